@@ -125,7 +125,9 @@ def decode(raw: bytes) -> Wakeup:
     _, format_version, header_bytes = _PREFIX.unpack_from(raw)
     if format_version != FORMAT_VERSION:
         raise _malformed(
-            "version", f"format version {format_version}, this release knows {FORMAT_VERSION}", "upgrade pyspark-trigger on the reading side"
+            "version",
+            f"format version {format_version}, this release knows {FORMAT_VERSION}",
+            "upgrade pyspark-trigger on the reading side",
         )
     if header_bytes > HEADER_BYTES_MAX:
         raise _malformed("oversize", f"a header of {header_bytes} bytes is over {HEADER_BYTES_MAX}")
@@ -202,7 +204,9 @@ def _check_partitions(partitions: object) -> None:
     if not isinstance(partitions, tuple):
         raise _malformed("field", f"partitions are a {type(partitions).__name__}, not a tuple")
     if len(partitions) > PARTITIONS_COUNT_MAX:
-        raise _malformed("field", f"{len(partitions)} partitions are over {PARTITIONS_COUNT_MAX}", "send None: any partition may be touched")
+        raise _malformed(
+            "field", f"{len(partitions)} partitions are over {PARTITIONS_COUNT_MAX}", "send None: any partition may be touched"
+        )
     for partition in partitions:
         _check_integer("a partition", partition, PARTITION_MAX)
 

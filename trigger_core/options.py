@@ -1,0 +1,279 @@
+"""Every option of the source and the sink: the one place where option strings are read.
+
+`SourceOptions` and `SinkOptions` are typed and frozen; `from_spark` reads what a user gave, in any case, refuses what it does not
+know with the nearest name it does, and what contradicts itself. The README's table is rendered from the fields here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from trigger_core.errors import InvalidOffset, InvalidOption
+from trigger_core.names import check_name
+
+LATER = "0.1.0"
+"""The version in which the options marked `later` are not there yet."""
+OFFSET_MAX = 2**63 - 1
+_PREFIXES = ("broker.", "storage.")
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+Options = TypeVar("Options", "SourceOptions", "SinkOptions")
+
+
+def _option(name: str, default: Any, parse: Callable[[str, str], Any], meaning: str, *, shown: str = "", later: bool = False, only: str = "") -> Any:
+    """A field that is a user's option. `only`: "stream" or "batch"."""
+    return field(
+        default=default, metadata={"name": name, "parse": parse, "meaning": meaning, "shown": shown, "later": later, "only": only}
+    )
+
+
+def _text(name: str, value: str) -> str:
+    if not value:
+        raise InvalidOption(f"{name} is empty", "give it a value, or leave it out", option=name)
+    return value
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise InvalidOption(f"{name} is {value!r}", "give true or false", option=name)
+    return value.lower() == "true"
+
+
+def _count(name: str, value: str) -> int:
+    if not value.isdecimal() or not 1 <= int(value) <= OFFSET_MAX:
+        raise InvalidOption(f"{name} is {value!r}", "give a whole number of at least 1", option=name)
+    return int(value)
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isdecimal() or int(value) > OFFSET_MAX:
+        raise InvalidOption(f"{name} is {value!r}", "give a whole number from 0 to 2^63 - 1", option=name)
+    return int(value)
+
+
+def _size(name: str, value: str) -> int:
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise InvalidOption(f"{name} is {value!r}", "give bytes, or a size such as 256k, 64m, 1g", option=name)
+    return int(match[1]) * _SIZE_BYTES[match[2].lower()]
+
+
+def _milliseconds(name: str, value: str) -> int:
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise InvalidOption(f"{name} is {value!r}", "give milliseconds, or a duration such as 500ms, 15s, 5m", option=name)
+    return int(match[1]) * _DURATION_MS[(match[2] or "ms").lower()]
+
+
+def _start(name: str, value: str) -> str | int:
+    if value.lower() in ("earliest", "latest"):
+        return value.lower()
+    if value.lower() == "snapshot":
+        raise InvalidOption(f"{name}=snapshot is not available yet in version {LATER}", "give earliest, latest or an offset", option=name)
+    if re.fullmatch(r"[+-]?\d+", value):
+        if not 0 <= int(value) <= OFFSET_MAX:
+            raise InvalidOffset(f"{name} {value} is out of range", "give a number from 0 to 2^63 - 1", option=name)
+        return int(value)
+    raise InvalidOption(f"{name} is {value!r}", "give earliest, latest or an offset", option=name)
+
+
+def _moment(name: str, value: str) -> int:
+    """Microseconds: from epoch milliseconds, as Kafka has them, or an ISO time, UTC if it has no zone."""
+    if value.isdecimal():
+        return int(value) * 1000
+    try:
+        moment = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+    except ValueError:
+        raise InvalidOption(
+            f"{name} is {value!r}", "give epoch milliseconds or a time such as 2026-11-18T12:00:00Z", option=name
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _columns(name: str, value: str) -> tuple[str, ...]:
+    columns = tuple(column.strip() for column in value.split(","))
+    if not all(columns) or len(set(columns)) != len(columns):
+        raise InvalidOption(f"{name} is {value!r}", "give names separated by commas, each once", option=name)
+    return columns
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value.lower() not in choices:
+            raise InvalidOption(f"{name} is {value!r}", f"give {' or '.join(choices)}", option=name)
+        return value.lower()
+
+    return parse
+
+
+def _topic(name: str, value: str) -> str:
+    return check_name(value, "topic")
+
+
+def _secret_mapping() -> Any:
+    return field(default_factory=dict, repr=False)  # may hold keys and passwords
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    path: str = _option("path", "", _text, "where the topic lives: a folder, or a URL such as `s3://bucket/prefix`", shown="required")
+    topic: str = _option("topic", "", _topic, "the topic's name", shown="required")
+    broker: str = _option("broker", "local:", _text, "where wakeups come from: `local:` or `none:`; its settings are `broker.*`")
+    starting_offsets: str | int | None = _option(
+        "startingOffsets", None, _start, "`earliest`, `latest` or an offset", shown="`latest` (stream), `earliest` (batch)"
+    )
+    ending_offsets: str | int | None = _option("endingOffsets", None, _start, "exclusive", shown="`latest`", only="batch")
+    starting_timestamp_us: int | None = _option("startingTimestamp", None, _moment, "first offset with `_produced_at` ≥ t")
+    ending_timestamp_us: int | None = _option("endingTimestamp", None, _moment, "exclusive, by `_produced_at`", only="batch")
+    max_offsets: int | None = _option("maxOffsetsPerTrigger", None, _count, "most rows of a batch", only="stream")
+    min_offsets: int | None = _option("minOffsetsPerTrigger", None, _count, "wait for so many rows", only="stream")
+    max_trigger_delay_ms: int | None = _option("maxTriggerDelay", None, _milliseconds, "… but no longer than this", shown="15m", only="stream")
+    max_bytes: int | None = _option("maxBytesPerTrigger", None, _size, "most bytes of a batch, by whole files", only="stream")
+    min_partitions: int | None = _option("minPartitions", None, _count, "least tasks of a replay", shown="by size")
+    max_records_per_partition: int | None = _option("maxRecordsPerPartition", None, _count, "most rows of a task", shown="by size")
+    columns: tuple[str, ...] | None = _option("columns", None, _columns, "only these, separated by commas", shown="all")
+    fail_on_data_loss: bool = _option("failOnDataLoss", True, _flag, "stop if Delta lost rows that were not read")
+    recovery: str = _option("recovery", "strict", _one_of("strict"), "what to do then: `strict`")
+    push_filters: bool = _option("pushFilters", False, _flag, "skip files by filters on `_offset` and `_produced_at`", only="batch")
+    poll_interval_ms: int = _option("pollIntervalMs", 1000, _milliseconds, "how often the log is asked when no wakeup comes")
+    wakeup_wait_ms: int = _option("wakeupWaitMs", 100, _milliseconds, "how long a trigger waits for news", only="stream")
+    cache_bytes: int = _option("cacheBytes", 64 * 1024**2, _size, "most bytes of fresh rows held in memory", shown="64m", only="stream")
+    erased: str | None = _option("erased", None, _text, "", later=True)
+    consumer: str | None = _option("consumer", None, _text, "", later=True)
+    predicate: str | None = _option("predicate", None, _text, "", later=True)
+    tenant: str | None = _option("tenant", None, _text, "", later=True)
+    partitions: str | None = _option("partitions", None, _text, "", later=True)
+    broker_options: Mapping[str, str] = _secret_mapping()
+    storage: Mapping[str, str] = _secret_mapping()
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """Reads a user's options. Raises `InvalidOption`, `InvalidOffset` or `InvalidName`, naming the option and the cure."""
+        options = _read(cls, given, "stream" if streaming else "batch")
+        if options.starting_offsets is not None and options.starting_timestamp_us is not None:
+            raise InvalidOption("startingOffsets and startingTimestamp both say where to start", "give one of them")
+        if options.ending_offsets is not None and options.ending_timestamp_us is not None:
+            raise InvalidOption("endingOffsets and endingTimestamp both say where to end", "give one of them")
+        if options.ending_offsets == "earliest":
+            raise InvalidOption("endingOffsets is 'earliest', which reads nothing", "give latest or an offset", option="endingOffsets")
+        if not options.fail_on_data_loss:
+            raise InvalidOption(
+                f"failOnDataLoss=false needs a recovery other than strict, not available yet in version {LATER}", "leave it out"
+            )
+        if options.min_offsets and options.max_offsets and options.min_offsets > options.max_offsets:
+            raise InvalidOption(
+                f"minOffsetsPerTrigger {options.min_offsets} is beyond maxOffsetsPerTrigger {options.max_offsets}",
+                "lower the first or raise the second",
+            )
+        if options.max_trigger_delay_ms is not None and options.min_offsets is None:
+            raise InvalidOption("maxTriggerDelay means nothing without minOffsetsPerTrigger", "give both, or neither")
+        return options
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    path: str = _option("path", "", _text, "where the topic lives: a folder, or a URL such as `s3://bucket/prefix`", shown="required")
+    topic: str = _option("topic", "", _topic, "the topic's name; created if it is missing", shown="required")
+    broker: str = _option("broker", "local:", _text, "where wakeups go: `local:` or `none:`; its settings are `broker.*`")
+    wakeup_payload_bytes: int = _option("wakeupPayloadBytes", 256 * 1024, _size, "rows up to this size travel in the wakeup", shown="256k")
+    inline_bytes: int = _option("inlineBytes", 32 * 1024, _size, "task output up to this size travels in Spark's message", shown="32k")
+    publish_timeout_ms: int = _option("publishTimeoutMs", 100, _milliseconds, "longest wait for the broker, after the commit")
+    txn_app_id: str | None = _option("txnAppId", None, _text, "with `txnVersion`: an idempotent batch write, as in Delta", only="batch")
+    txn_version: int | None = _option("txnVersion", None, _number, "written once per `txnAppId`, if higher than the last", only="batch")
+    merge_schema: bool = _option("mergeSchema", False, _flag, "new columns are added; else a changed schema is an error")
+    checkpoint_location: str | None = _option("checkpointLocation", None, _text, "Spark's own", only="stream")
+    tenant: str | None = _option("tenant", None, _text, "", later=True)
+    partition_by: str | None = _option("partitionBy", None, _text, "", later=True)
+    live_key: str | None = _option("liveKey", None, _text, "", later=True)
+    live_delete: str | None = _option("liveDelete", None, _text, "", later=True)
+    retention_ms: str | None = _option("retentionMs", None, _text, "", later=True)
+    retention_bytes: str | None = _option("retentionBytes", None, _text, "", later=True)
+    retention_rows: str | None = _option("retentionRows", None, _text, "", later=True)
+    broker_options: Mapping[str, str] = _secret_mapping()
+    storage: Mapping[str, str] = _secret_mapping()
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+        """Reads a user's options. Raises `InvalidOption` or `InvalidName`, naming the option and the cure."""
+        options = _read(cls, given, "stream" if streaming else "batch")
+        if (options.txn_app_id is None) != (options.txn_version is None):
+            missing = "txnAppId" if options.txn_app_id is None else "txnVersion"
+            raise InvalidOption(f"{missing} is missing: txnAppId and txnVersion go together", "give both or neither", option=missing)
+        if options.txn_app_id is not None and options.txn_app_id.startswith("trigger."):
+            raise InvalidOption(
+                f"txnAppId {options.txn_app_id!r} begins with 'trigger.', which is the engine's own", "choose another id", option="txnAppId"
+            )
+        return options
+
+    @property
+    def txn(self) -> tuple[str, int] | None:
+        return None if self.txn_app_id is None or self.txn_version is None else (self.txn_app_id, self.txn_version)
+
+
+def _read(kind: type[Options], given: Mapping[str, str], mode: str) -> Options:
+    known = {item.metadata["name"].lower(): item for item in fields(kind) if "name" in item.metadata}
+    values: dict[str, Any] = {"broker_options": {}, "storage": {}}
+    for name, value in given.items():
+        lowered = name.lower()
+        if lowered.startswith(_PREFIXES):
+            prefix, _, rest = lowered.partition(".")
+            values["broker_options" if prefix == "broker" else "storage"][rest] = str(value)
+        elif lowered in known:
+            item = known[lowered]
+            _refuse_misplaced(item.metadata, mode)
+            values[item.name] = item.metadata["parse"](item.metadata["name"], str(value))
+        else:
+            _refuse_unknown(name, [item.metadata["name"] for item in known.values()])
+    for name in ("path", "topic"):
+        if name not in values:
+            raise InvalidOption(f"option {name!r} is missing", f'add .option("{name}", …)', option=name)
+    return kind(**values)
+
+
+def _refuse_misplaced(metadata: Mapping[str, Any], mode: str) -> None:
+    name = metadata["name"]
+    if metadata["later"]:
+        raise InvalidOption(f"option {name!r} is not available yet in version {LATER}", "leave it out", option=name)
+    if metadata["only"] not in ("", mode):
+        other = {"stream": "streams", "batch": "batch jobs"}[metadata["only"]]
+        raise InvalidOption(f"option {name!r} is for {other} only", "leave it out", option=name)
+
+
+def _refuse_unknown(name: str, known: list[str]) -> None:
+    near = difflib.get_close_matches(name.lower(), [each.lower() for each in known], n=1, cutoff=0.5)
+    hint = next((each for each in known if near and each.lower() == near[0]), None)
+    raise InvalidOption(f"there is no option {name!r}", f"did you mean {hint!r}?" if hint else "see the README's table", option=name)
+
+
+def options_table() -> str:
+    """The README's table of options, in Markdown."""
+    rows: dict[str, tuple[str, str, str, str]] = {}
+    for kind, side in ((SourceOptions, "source"), (SinkOptions, "sink")):
+        for item in fields(kind):
+            metadata = item.metadata
+            if "name" not in metadata or metadata["later"] or metadata["meaning"] == "Spark's own":
+                continue
+            name = metadata["name"]
+            where = f"{metadata['only']} {side}".strip()
+            if name in rows:
+                rows[name] = (name, "both", rows[name][2], rows[name][3].replace("come from", "travel by"))
+            else:
+                rows[name] = (name, where, metadata["shown"] or _shown(item.default), metadata["meaning"])
+    lines = ["| option | side | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {side} | {default} | {meaning} |" for name, side, default, meaning in rows.values()]
+    lines.append("| `storage.*` | both | – | handed to obstore and delta-rs |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "–"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
