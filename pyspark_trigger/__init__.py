@@ -16,18 +16,24 @@ if TYPE_CHECKING:
     from pyspark_trigger.subscribing import subscribe as subscribe
     from pyspark_trigger.topic import Topic as Topic
     from pyspark_trigger.topic import topics as topics
+    from pyspark_trigger.sessions import session as session
+    from pyspark_trigger.source import DefaultSource as DefaultSource
+    from pyspark_trigger.source import register as register
     from trigger_core.errors import TriggerError as TriggerError
 
 _HOMES = {
+    "DefaultSource": "pyspark_trigger.source",
     "OffsetRange": "offsets",
     "Topic": "pyspark_trigger.topic",
     "TriggerError": "trigger_core.errors",
     "asubscribe": "pyspark_trigger.subscribing",
     "publish": "pyspark_trigger.publishing",
+    "register": "pyspark_trigger.source",
+    "session": "pyspark_trigger.sessions",
     "subscribe": "pyspark_trigger.subscribing",
     "topics": "pyspark_trigger.topic",
 }
-__all__ = ["OffsetRange", "Topic", "TriggerError", "asubscribe", "publish", "subscribe", "topics"]
+__all__ = ["DefaultSource", "OffsetRange", "Topic", "TriggerError", "asubscribe", "publish", "register", "session", "subscribe", "topics"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from typing import Any
 
 from offsets import OffsetRange
@@ -12,11 +10,7 @@ from pyspark_trigger.rows import to_table
 from trigger_core.errors import TopicNotFound, TopicRecreated
 from trigger_core.options import SinkOptions
 from trigger_outbox import Appended, Batch, Rows
-from trigger_sink.producer import Producer, Target
-
-PRODUCERS_MAX = 64
-_producers: OrderedDict[tuple[object, ...], Producer] = OrderedDict()
-_lock = threading.RLock()
+from trigger_sink.producer import Target, forget_producer, shared_producer
 
 
 def publish(
@@ -55,27 +49,17 @@ def publish(
 
 
 def append(target: Target, batch: Batch) -> Appended:
-    """Through the process's producer for this target, kept between calls."""
-    with _lock:
-        try:
-            return producer(target).append(batch)
-        except (TopicNotFound, TopicRecreated):
-            # The kept producer knew an earlier topic of this name, which was dropped; a call of its own means the one there is now.
-            _producers.pop(target.key, None)
-            return producer(target).append(batch)
-
-
-def producer(target: Target) -> Producer:
-    with _lock:
-        found = _producers.pop(target.key, None) or Producer(target)
-        _producers[target.key] = found
-        while len(_producers) > PRODUCERS_MAX:
-            _producers.popitem(last=False)[1].close()
-        return found
+    """Through the process's producer for this target."""
+    try:
+        return shared_producer(target).append(batch)
+    except (TopicNotFound, TopicRecreated):
+        # The kept producer knew an earlier topic of this name, which was dropped; a call of its own means the one there is now.
+        forget_producer(target)
+        return shared_producer(target).append(batch)
 
 
 def _at_head(target: Target) -> OffsetRange:
-    end = producer(target).outbox().state.end
+    end = shared_producer(target).outbox().state.end
     return OffsetRange(end, end)
 
 

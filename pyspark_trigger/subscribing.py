@@ -120,7 +120,7 @@ class Subscriber:
             payload = self.tail.payload(piece.key) if piece.key is not None else None
             if payload is not None:
                 self.hot_rows += len(piece.range)
-                yield from payload.rows(self.tail.outbox.state.metadata.schema).to_batches()
+                yield from payload.rows().to_batches()
             else:
                 self.cold_rows += len(piece.range)
                 yield from self.tail.outbox.read(piece.range)

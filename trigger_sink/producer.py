@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +23,7 @@ from trigger_outbox import Appended, Batch, Outbox
 from trigger_sink.wake import Waker
 
 PUBLISH_TIMEOUT_MS_DEFAULT = 100
+PRODUCERS_MAX = 64
 log = logging.getLogger("pyspark_trigger")
 
 
@@ -43,15 +46,20 @@ class Target:
 
 
 class Producer:
-    """Writes to one topic, which it creates from the first batch's columns if it is missing. One thread at a time."""
+    """Writes to one topic, which it creates from the first batch's columns if it is missing. Thread-safe."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.waker = Waker(target.broker, target.broker_options, target.publish_timeout_ms)
         self._outbox: Outbox | None = None
+        self._lock = threading.RLock()
 
     def append(self, batch: Batch) -> Appended:
         """Commits, wakes, keeps up. Raises with nothing written, or `CommitStateUnknown`."""
+        with self._lock:
+            return self._append(batch)
+
+    def _append(self, batch: Batch) -> Appended:
         outbox = self.outbox(batch.schema)
         done = outbox.append(batch, upkeep=False)
         self._wake(outbox, done)
@@ -85,3 +93,25 @@ class Producer:
 
     def close(self) -> None:
         self.waker.close()
+
+
+_producers: OrderedDict[tuple[object, ...], Producer] = OrderedDict()
+_producers_lock = threading.RLock()
+
+
+def shared_producer(target: Target) -> Producer:
+    """The process's producer for this target, kept between calls and batches: its followed state and connections pay."""
+    with _producers_lock:
+        found = _producers.pop(target.key, None) or Producer(target)
+        _producers[target.key] = found
+        while len(_producers) > PRODUCERS_MAX:
+            _producers.popitem(last=False)[1].close()
+        return found
+
+
+def forget_producer(target: Target) -> None:
+    """After a failure, or when the topic is another than the kept one knew: the next call starts from the log."""
+    with _producers_lock:
+        found = _producers.pop(target.key, None)
+    if found is not None:
+        found.close()

@@ -57,9 +57,10 @@ class Payload:
     range: OffsetRange
     data: bytes
     produced_at_us: int
+    schema: TopicSchema
 
-    def rows(self, schema: TopicSchema) -> pa.Table:
-        return decode_payload(self.data, self.range.start, self.range.end, self.produced_at_us, schema)
+    def rows(self) -> pa.Table:
+        return decode_payload(self.data, self.range.start, self.range.end, self.produced_at_us, self.schema)
 
 
 class Tail:
@@ -208,10 +209,12 @@ class Tail:
             self.counts.refused += 1
             return
         assert wakeup.payload is not None and record.produced_at_us is not None
-        if wakeup.schema != self.outbox.state.metadata.schema.fingerprint or len(wakeup.payload) > self._cache_bytes_max:
+        schema = self.outbox.state.metadata.schema
+        if wakeup.schema != schema.fingerprint or len(wakeup.payload) > self._cache_bytes_max:
             return
         self._drop(wakeup.start)
-        self._payloads[wakeup.start] = Payload(OffsetRange(wakeup.start, wakeup.end), wakeup.payload, record.produced_at_us)
+        rows = OffsetRange(wakeup.start, wakeup.end)
+        self._payloads[wakeup.start] = Payload(rows, wakeup.payload, record.produced_at_us, schema)
         self._held_bytes += len(wakeup.payload)
         while self._held_bytes > self._cache_bytes_max:
             self._drop(next(iter(self._payloads)))
