@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from offsets import OffsetRange as OffsetRange
     from pyspark_trigger.publishing import publish as publish
+    from pyspark_trigger.sessions import session as session
+    from pyspark_trigger.source import DefaultSource as DefaultSource
+    from pyspark_trigger.source import register as register
     from pyspark_trigger.subscribing import asubscribe as asubscribe
     from pyspark_trigger.subscribing import subscribe as subscribe
     from pyspark_trigger.topic import Topic as Topic
     from pyspark_trigger.topic import topics as topics
-    from pyspark_trigger.sessions import session as session
-    from pyspark_trigger.source import DefaultSource as DefaultSource
-    from pyspark_trigger.source import register as register
     from trigger_core.errors import TriggerError as TriggerError
 
 _HOMES = {
@@ -33,7 +33,18 @@ _HOMES = {
     "subscribe": "pyspark_trigger.subscribing",
     "topics": "pyspark_trigger.topic",
 }
-__all__ = ["DefaultSource", "OffsetRange", "Topic", "TriggerError", "asubscribe", "publish", "register", "session", "subscribe", "topics"]
+__all__ = [
+    "DefaultSource",
+    "OffsetRange",
+    "Topic",
+    "TriggerError",
+    "asubscribe",
+    "publish",
+    "register",
+    "session",
+    "subscribe",
+    "topics",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
@@ -93,7 +93,7 @@ class Subscriber:
         self._batches.close()
         self.tail.close()
 
-    def _run(self) -> Iterator[pa.RecordBatch]:
+    def _run(self) -> Generator[pa.RecordBatch, None, None]:
         at = self.position
         while self._end is None or at < self._end:
             head = self._news(at)
@@ -175,7 +175,9 @@ def _start(outbox: Outbox, start: str | int | datetime, head: int) -> int:
         raise InvalidOption(f"start {start!r} is not known", "give earliest, latest, an offset or a datetime", option="start")
     at = check_offset(int(start), "start")
     if at > head:
-        raise InvalidOffset(f"start {at} is beyond the head {head}", "start at latest, or at an offset up to the head", start=at, end=head)
+        raise InvalidOffset(
+            f"start {at} is beyond the head {head}", "start at latest, or at an offset up to the head", start=at, end=head
+        )
     if at < outbox.state.earliest:
         raise DataLoss(
             f"offset {at} was trimmed: earliest is {outbox.state.earliest}, latest is {head}",

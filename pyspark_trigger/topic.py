@@ -40,7 +40,9 @@ class Topic:
         broker = self._target.broker
         return publishing.publish(self.path, self.name, data, broker=broker, app_id=app_id, version=version, **storage, **options)
 
-    def read(self, start: int | None = None, end: int | None = None, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, start: int | None = None, end: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of `[start, end)`, by default all there are now, in order, in bounded memory."""
         outbox = self._open()
         state = outbox.state
@@ -89,5 +91,3 @@ class Topic:
 def topics(path: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> list[Description]:
     """Every topic at `path`, described, by name."""
     return [Outbox.open(path, name, storage).describe() for name in topic_names(path, storage)]
-
-

@@ -1,8 +1,8 @@
 """What differs between Spark 4.0, 4.1 and 4.2, in one place. The only module that asks which version this is.
 
-    since   what
-    4.1     Arrow writers for streams; before, rows, which are converted here
-    4.2     `latestOffset(start, limit)`, read limits, `SupportsTriggerAvailableNow`, `reportLatestOffset`
+since   what
+4.1     Arrow writers for streams; before, rows, which are converted here
+4.2     `latestOffset(start, limit)`, read limits, `SupportsTriggerAvailableNow`, `reportLatestOffset`
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyspark.sql.types import StructType
 ROWS_PER_BATCH = 10_000
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
 
     HAS_READ_LIMITS = True
 except ImportError:
     HAS_READ_LIMITS = False
-    ReadLimit = object  # type: ignore[misc,assignment]
     ReadAllAvailable = None  # type: ignore[misc,assignment]
     ReadMaxRows = None  # type: ignore[misc,assignment]
 

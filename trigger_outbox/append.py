@@ -24,13 +24,14 @@ from trigger_core.errors import (
     CommitContended,
     CommitStateUnknown,
     InvalidOption,
+    TopicNotFound,
     UnsupportedTable,
 )
 from trigger_outbox.commit import OWN_PREFIX, DataFile, Record, append_commit, turn_commit
 from trigger_outbox.encode import Rows, digest, encode_all, encode_payload
 from trigger_outbox.follow import Follower, boot_time_s
 from trigger_outbox.lock import writers_lock
-from trigger_outbox.put import Lost, put_commit, stands
+from trigger_outbox.put import Lost, put_commit, stands, withdraw
 from trigger_outbox.read import read_range
 from trigger_outbox.schema import PRODUCED_AT, TopicSchema
 from trigger_outbox.state import LogState, turn_of
@@ -91,6 +92,7 @@ class _Attempt:
     encode_s: float = 0.0
     began_s: float = 0.0
     losses: int = 0
+    turns: int = 0
 
     def fits(self, state: LogState, schema: TopicSchema) -> bool:
         return (
@@ -111,7 +113,7 @@ class Appender:
         self._follower = follower
         self.conflicts = 0
         self.fenced = 0
-        self._turn_seen: tuple[str, float] = ("", 0.0)
+        self._turn_seen: tuple[Record | None, float] = (None, 0.0)
 
     def append(self, batch: Batch) -> Appended:
         """Commits `batch` durably and returns where its rows are. Raises with nothing written, or `CommitStateUnknown`."""
@@ -124,11 +126,11 @@ class Appender:
                 done = self._try(batch, attempt)
             if done is not None:
                 return replace(done, attempts=tries)
-            if attempt.losses and attempt.losses % LOSSES_BEFORE_TURN == 0:
+            if attempt.losses >= LOSSES_BEFORE_TURN * (attempt.turns + 1):
                 self._ask_for_a_turn(attempt)
             time.sleep(RETRY_S * random.random())
         raise CommitContended(
-            f"lost {self.conflicts} races in {ATTEMPTS_MAX} attempts for the next version of {self._outbox.url}",
+            f"lost {attempt.losses} races in {ATTEMPTS_MAX} attempts for the next version of {self._outbox.url}",
             "nothing was written: run the batch again, with fewer writers on the topic",
         )
 
@@ -136,10 +138,14 @@ class Appender:
         self._follower.refresh()
         state = self._follower.state
         if not state.guarded:
-            raise UnsupportedTable("the topic was released: it is an ordinary Delta table now", "write to it with Delta, or to another topic")
+            raise UnsupportedTable(
+                "the topic was released: it is an ordinary Delta table now", "write to it with Delta, or to another topic"
+            )
         repeated = self._already_there(batch, state)
         if repeated is not None:
             return repeated
+        if self._is_others_turn(attempt):  # it began while we waited for the lock
+            return None
         schema = self._schema_for(batch, state)
         if batch.rows.count == 0:
             return Appended(OffsetRange(state.end, state.end), state.version, state.table_id, schema)
@@ -170,13 +176,13 @@ class Appender:
             self.conflicts += 1
             self._follower.refresh()
             return None
-        if not stands(self._outbox, state):
-            if not self._is_in_log(batch, attempt, record):
-                self.fenced += 1
-                attempt.files = []
-                return None
-        else:
-            self._follower.fold(outcome.body)
+        if stands(self._outbox, state, attempt.operation):
+            self._follower.fold_own(state.version + 1, outcome.body)
+        elif not self._is_in_log(batch, attempt, record, state.version + 1):
+            withdraw(self._outbox, state.version + 1, attempt.operation)
+            self.fenced += 1
+            attempt.files = []
+            return None
         if boot_time_s() - attempt.began_s > LOOK_AGAIN_AFTER_S:
             self._restore_files(batch, attempt, schema)
         assert record.end is not None
@@ -220,19 +226,27 @@ class Appender:
         assert written == batch.rows.count, f"encoded {written} rows of {batch.rows.count}"
         attempt.encode_s = boot_time_s() - attempt.began_s
 
-    def _is_in_log(self, batch: Batch, attempt: _Attempt, record: Record) -> bool:
+    def _is_in_log(self, batch: Batch, attempt: _Attempt, record: Record, version: int) -> bool:
         """Whether a commit whose predecessor was cleaned away is in the log (it landed, and then we were stopped) or is an
         orphan in a hole of an old one. Read from a fresh snapshot; raises `CommitStateUnknown` where that can't tell."""
-        state = self._follower.reopen()
+        try:
+            state = self._follower.reopen()
+        except TopicNotFound:
+            withdraw(self._outbox, version, attempt.operation)  # dropped: what we put must not look like the rest of a log
+            raise
         paths = {file.path for file in attempt.files}
         if any(file.path in paths for file in state.files):
             return True
         if batch.txn is not None:
-            return self._follower.txn(batch.txn[0]) == batch.txn[1]
+            last = self._follower.txn(batch.txn[0])
+            if last is None or last < batch.txn[1]:
+                return False
         assert record.start is not None and record.end is not None
         if state.end < record.end:
             return False
         if state.earliest > record.start:
+            if batch.txn is not None:
+                return False  # it is in the log, ours or another run of it: the next try finds it there
             raise CommitStateUnknown(
                 f"rows {record.start} to {record.end} were trimmed before their writer, which was stopped, could look for them",
                 "look into your own source; with txnAppId and txnVersion such a batch is safe to run again",
@@ -260,19 +274,21 @@ class Appender:
 
     def _let_others_go_first(self, attempt: _Attempt) -> None:
         """Waits while another writer's turn runs, counted from when we saw it, or until its append is seen."""
-        while True:
-            turn = self._follower.state.turn
-            if turn is None or turn.operation == turn_of(attempt.operation) or turn.turn_ms is None:
-                return
-            if self._turn_seen[0] != turn.operation:
-                self._turn_seen = (turn.operation, boot_time_s())
-            if (boot_time_s() - self._turn_seen[1]) * 1000 >= min(turn.turn_ms, TURN_MS_MAX):
-                return
+        while self._is_others_turn(attempt):
             time.sleep(TURN_POLL_S)
             self._follower.refresh()
 
+    def _is_others_turn(self, attempt: _Attempt) -> bool:
+        turn = self._follower.state.turn
+        if turn is None or turn.operation == turn_of(attempt.operation) or turn.turn_ms is None:
+            return False
+        if self._turn_seen[0] is not turn:  # by identity: a second turn of one batch reads the same
+            self._turn_seen = (turn, boot_time_s())
+        return (boot_time_s() - self._turn_seen[1]) * 1000 < min(turn.turn_ms, TURN_MS_MAX)
+
     def _ask_for_a_turn(self, attempt: _Attempt) -> None:
         """After some losses: asks the others to wait for about as long as this batch needs. A live turn is not replaced."""
+        attempt.turns += 1
         self._follower.refresh()
         self._let_others_go_first(attempt)
         state = self._follower.state
@@ -282,9 +298,11 @@ class Appender:
             state = self._follower.state
             body = turn_commit(record, read_version=state.version, now_ms=time.time_ns() // 1_000_000)
             if not isinstance(put_commit(self._outbox, state.version + 1, body, record.operation), Lost):
+                stands(self._outbox, state, record.operation)
                 self._follower.refresh()
                 return
             self._follower.refresh()
+            self._let_others_go_first(attempt)
 
 
 def next_produced_at_us(state: LogState, now_us: int) -> int:
@@ -313,4 +331,3 @@ def check_txn(txn: tuple[str, int] | None) -> None:
 
 def _conformed(rows: Rows, schema: TopicSchema) -> Rows:
     return Rows(lambda: (schema.conform(chunk) for chunk in rows.chunks()), rows.count)
-

@@ -148,7 +148,7 @@ def append_commit(
     metadata: Mapping[str, Any] | None = None,
     protocol: TopicSchema | None = None,
 ) -> bytes:
-    """`metadata` is the old metaData object whole, with a new schemaString; `protocol` is given when that schema needs another one."""
+    """`metadata` is the old metaData object whole, with a new schemaString; `protocol` comes with a schema that needs another."""
     files = list(files)
     assert record.start is not None and record.end is not None and record.produced_at_us is not None
     metrics = {
@@ -170,7 +170,9 @@ def append_commit(
     return _lines(*actions, *(_add(file, data_change=True) for file in files))
 
 
-def compact_commit(record: Record, added: Iterable[DataFile], removed: Iterable[DataFile], *, read_version: int, now_ms: int) -> bytes:
+def compact_commit(
+    record: Record, added: Iterable[DataFile], removed: Iterable[DataFile], *, read_version: int, now_ms: int
+) -> bytes:
     parameters = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": False}
     return _lines(
         _info(record, "OPTIMIZE", parameters, now_ms, read_version, blind=False, isolation="SnapshotIsolation"),
@@ -223,7 +225,12 @@ def _info(
 def _protocol_json(schema: TopicSchema, *, guarded: bool) -> dict[str, Any]:
     writer = ["appendOnly", "invariants", *([FEATURE] if guarded else [])]
     if schema.has_timestamp_ntz:
-        return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["timestampNtz"], "writerFeatures": [*writer, "timestampNtz"]}
+        return {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["timestampNtz"],
+            "writerFeatures": [*writer, "timestampNtz"],
+        }
     if not guarded:
         return {"minReaderVersion": 1, "minWriterVersion": 2}
     return {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": writer}

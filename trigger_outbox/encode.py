@@ -77,7 +77,9 @@ def encode_stamped(table: pa.Table) -> pa.Buffer:
 def open_writer(sink: pa.NativeFile, sample: pa.Table, *, floats: bool = True) -> pq.ParquetWriter:
     """`_offset` and `_produced_at` always have row-group statistics; a float column that holds NaN has none, because a
     minimum that skips NaN makes readers skip rows. `floats=False`: none has, when `sample` is not all that will be written."""
-    statistics = [field.name for field in sample.schema if not _has_nan(sample, field) and (floats or not pa.types.is_floating(field.type))]
+    statistics = [
+        field.name for field in sample.schema if not _has_nan(sample, field) and (floats or not pa.types.is_floating(field.type))
+    ]
     plain = [field.name for field in sample.schema if field.name != OFFSET and not pa.types.is_nested(field.type)]
     return pq.ParquetWriter(
         sink, sample.schema, compression=COMPRESSION, write_statistics=statistics, use_dictionary=plain, store_schema=False
@@ -173,4 +175,3 @@ def decode_payload(payload: bytes, start: int, end: int, produced_at_us: int, sc
     if rows.num_rows != end - start or rows.schema != schema.user:
         raise ValueError(f"payload has {rows.num_rows} rows of {rows.schema}, its commit has {end - start}")
     return stamp(rows, start, produced_at_us, schema)
-

@@ -3,11 +3,12 @@
     ┌────────┐ next commit there: fold  ┌──────────┐
     │  open  │ ───────────────────────► │ followed │ ⟲ next commit absent: at the head
     └────────┘ ◄─────────────────────── └──────────┘
-         no contact for REOPEN_AFTER_S, idle for as long, or the fold says that commits are missing
+         head not seen for REOPEN_AFTER_S, idle for as long, or the fold says that commits are missing
 
 Log cleanup removes old names, so a follower that slept can't tell "not yet written" from "written and removed", and could
-believe a commit that a stalled writer put into the hole. Cleanup keeps everything younger than FENCE_S: whoever was in
-contact within half of that is safe, whoever was not opens anew.
+believe a commit that a stalled writer put into the hole. Cleanup keeps everything younger than FENCE_S: whoever saw the head
+(the next commit absent) within half of that is safe, whoever did not opens anew. A commit that is there proves nothing: far
+behind, the one after it may be old enough to be removed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Follower:
         self._expected_id = table_id
         self._state: LogState | None = None
         self._snapshot: Any = None
-        self._contact_s = 0.0
+        self._txns_asked: dict[str, int | None] = {}
+        self._head_seen_s = 0.0
         self._news_s = 0.0
 
     @property
@@ -84,8 +86,8 @@ class Follower:
                 raise OutboxDamaged(f"topic {self.topic!r} went back from version {self._state.version} to {state.version}", "")
             self.reopens += 1
             self._expected_id = state.table_id
-            self._state, self._snapshot = state, snapshot
-            self._contact_s = self._news_s = asked_s
+            self._state, self._snapshot, self._txns_asked = state, snapshot, {}
+            self._head_seen_s = self._news_s = asked_s
             return state
 
     def refresh(self) -> list[Commit]:
@@ -98,11 +100,11 @@ class Follower:
             while len(news) < FOLD_AT_ONCE_MAX:
                 asked_s = boot_time_s()
                 body = self.store.get(key_of(self._state.version + 1))
-                if boot_time_s() - self._contact_s > REOPEN_AFTER_S:
+                if boot_time_s() - self._head_seen_s > REOPEN_AFTER_S:
                     self.reopen()
                     return []
-                self._contact_s = asked_s
                 if body is None:
+                    self._head_seen_s = asked_s
                     break
                 news.append(self.fold(body))
                 self._news_s = asked_s
@@ -111,21 +113,38 @@ class Follower:
             return news
 
     def fold(self, body: bytes) -> Commit:
-        """Takes in the commit file that follows the state: one that was read, or our own that has just been proven."""
+        """Takes in the commit file that follows the state."""
         with self._lock:
             assert self._state is not None
             commit = parse_commit(self._state.version + 1, body)
             self._state = apply(self._state, commit)
             return commit
 
+    def fold_own(self, version: int, body: bytes) -> None:
+        """Takes in our own commit, just proven, without reading it back; another thread's `refresh` may have been faster."""
+        with self._lock:
+            if self.state.version == version - 1:
+                self.fold(body)
+
     def txn(self, app_id: str) -> int | None:
         """The last version that an application committed, over the whole life of the log."""
         with self._lock:
-            state = self.state
-            if app_id in state.txns:
-                return state.txns[app_id]
-            found = self._snapshot.transaction_version(app_id)
-            return None if found is None else int(found)
+            for tries in range(1, OPEN_TRIES + 1):
+                state = self.state
+                if app_id in state.txns:
+                    return state.txns[app_id]
+                if app_id not in self._txns_asked:
+                    try:
+                        found = self._snapshot.transaction_version(app_id)
+                    except (DeltaError, OSError):
+                        # A snapshot reads its log when asked, and what it would read has been cleaned away since.
+                        if tries == OPEN_TRIES:
+                            raise
+                        self.reopen()
+                        continue
+                    self._txns_asked[app_id] = None if found is None else int(found)
+                return self._txns_asked[app_id]
+        raise AssertionError("not reached")
 
 
 def open_snapshot(outbox: Store, topic: str) -> tuple[LogState, Any]:
@@ -150,7 +169,9 @@ def open_snapshot(outbox: Store, topic: str) -> tuple[LogState, Any]:
     if not any(entry.key.endswith(".json") for entry in outbox.list("_delta_log")):
         raise not_found(topic, outbox.url) from problem
     if isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
-        raise StoreUnavailable(f"could not open topic {topic!r} at {outbox.url}: {text}", "check that the store is up") from problem
+        raise StoreUnavailable(
+            f"could not open topic {topic!r} at {outbox.url}: {text}", "check that the store is up"
+        ) from problem
     raise OutboxDamaged(
         f"the log of topic {topic!r} at {outbox.url} can't be opened: {text}",
         "if a drop() was interrupted, call drop() again; else restore the log from a backup",
@@ -158,7 +179,9 @@ def open_snapshot(outbox: Store, topic: str) -> tuple[LogState, Any]:
 
 
 def not_found(topic: str, url: str) -> TopicNotFound:
-    return TopicNotFound(f"there is no topic {topic!r} at {url}", "create it with Topic.create or by writing to it; check path and name")
+    return TopicNotFound(
+        f"there is no topic {topic!r} at {url}", "create it with Topic.create or by writing to it; check path and name"
+    )
 
 
 class _Retry(Exception):
@@ -173,14 +196,22 @@ def _seed(outbox: Store, table: Any) -> LogState:
     commit = parse_commit(version, head)  # what delta-rs takes for an empty version is torn, and raises here
     txns = {app: table.transaction_version(app) for app in (TXN_OFFSET, TXN_EARLIEST, TXN_PRODUCED_AT, TXN_DROPPED)}
     if txns[TXN_DROPPED] is not None:
-        raise TopicNotFound("the topic was dropped and its files are being removed", "call drop() again to finish, then create it anew", dropped=True)
+        raise TopicNotFound(
+            "the topic was dropped and its files are being removed",
+            "call drop() again to finish, then create it anew",
+            dropped=True,
+        )
     if txns[TXN_OFFSET] is None:
-        raise OutboxDamaged(f"version {version} has no {TXN_OFFSET}", "it is not a topic's outbox, or it was overwritten; restore a backup")
+        raise OutboxDamaged(
+            f"version {version} has no {TXN_OFFSET}", "it is not a topic's outbox, or it was overwritten; restore a backup"
+        )
     metadata, protocol = table.metadata(), table.protocol()
     files = _active_files(table)
     state = LogState(
         version=version,
-        metadata=Metadata(str(metadata.id), TopicSchema(table.schema().to_json()), dict(metadata.configuration), _raw_metadata(table)),
+        metadata=Metadata(
+            str(metadata.id), TopicSchema(table.schema().to_json()), dict(metadata.configuration), _raw_metadata(table)
+        ),
         protocol=Protocol(
             protocol.min_reader_version,
             protocol.min_writer_version,
@@ -195,7 +226,9 @@ def _seed(outbox: Store, table: Any) -> LogState:
     ).check()
     record = commit.record
     if record is not None and (record.table != state.table_id or (record.kind == "append" and record.end != state.end)):
-        raise OutboxDamaged(f"commit {version} ends at {record.end} in table {record.table}, the snapshot says {state.end} in {state.table_id}")
+        raise OutboxDamaged(
+            f"commit {version} ends at {record.end} in table {record.table}, the snapshot says {state.end} in {state.table_id}"
+        )
     return state
 
 

@@ -1,6 +1,6 @@
 """A topic's beginning and end: create, list, describe, release, drop.
 
-A topic is a folder: `outbox` is the Delta table, `staging` rows on their way. It exists when commit 0 does: created in one put, so
+A topic is a folder: `outbox` is the Delta table, `staging` rows on their way. It exists when commit 0 does, which is one put, so
 there is no half-made topic. It ends with a commit that says so, which every writer and reader runs into; then the files go, the
 oldest first.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from trigger_core.errors import CommitContended, OutboxDamaged, TopicNotFound, TriggerError, UnsafeStore
+from trigger_core.errors import CommitContended, OutboxDamaged, StoreError, TopicNotFound, TriggerError, UnsafeStore
 from trigger_core.names import check_name
 from trigger_outbox.commit import Record, create_commit, drop_commit, release_commit
 from trigger_outbox.follow import Follower, open_snapshot
@@ -63,7 +63,9 @@ def create(root: Store, topic: str, schema: pa.Schema, configuration: Mapping[st
             if error.facts.get("dropped"):
                 raise
         if any(True for _ in outbox.list("_delta_log")):
-            raise OutboxDamaged(f"topic {topic!r} has a log without its beginning: a drop() was interrupted", "call drop() again, then create it")
+            raise OutboxDamaged(
+                f"topic {topic!r} has a log without its beginning: a drop() was interrupted", "call drop() again, then create it"
+            )
         prove_create_if_absent(home)
         record = Record(str(uuid.uuid4()), uuid.uuid4().hex, "create")
         body = create_commit(record, wanted, {**CONFIGURATION, **(configuration or {})}, time.time_ns() // 1_000_000)
@@ -83,7 +85,8 @@ def prove_create_if_absent(home: Store) -> None:
     finally:
         home.delete([probe])
     raise UnsafeStore(
-        f"{home.url} lets two writers both create one key", "use a store with put-if-absent (S3, GCS, Azure, a local disk) or another path"
+        f"{home.url} lets two writers both create one key",
+        "use a store with put-if-absent (S3, GCS, Azure, a local disk) or another path",
     )
 
 
@@ -141,7 +144,7 @@ def drop(root: Store, topic: str) -> bool:
     home.delete(sorted(entry.key for entry in home.list()))
     if isinstance(home, LocalStore):
         home.delete([LOCK_FILE])
-        home.sweep_temporaries(f"{OUTBOX}/_delta_log", 2**62)
+        home.sweep_temporaries("", 2**62)
         home.prune_folders()
     return True
 
@@ -151,6 +154,8 @@ def _end(outbox: Store, topic: str) -> None:
     for _ in range(TRIES_MAX):
         try:
             state, _ = open_snapshot(outbox, topic)
+        except StoreError:
+            raise
         except TriggerError:
             return
         record = Record(state.table_id, uuid.uuid4().hex, "drop")
@@ -158,4 +163,3 @@ def _end(outbox: Store, topic: str) -> None:
         if not isinstance(put_commit(outbox, state.version + 1, body, record.operation), Lost):
             return
     raise CommitContended(f"lost {TRIES_MAX} races for the drop of {outbox.url}", "stop its writers and try again")
-

@@ -7,7 +7,8 @@ every input must still be active. Through delta-rs two compactions of the same f
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import math
 import re
 import time
 import uuid
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from trigger_core.errors import OutboxDamaged, StoreUnavailable
+from trigger_core.errors import OutboxDamaged, TriggerError
 from trigger_outbox.commit import DataFile, Record, compact_commit
 from trigger_outbox.encode import ROW_GROUP_ROWS, new_path, open_writer
 from trigger_outbox.follow import FENCE_S, Follower
@@ -35,6 +36,7 @@ LOG_VERSIONS_KEPT = 200
 COMPACT_TRIES_MAX = 20
 VACUUM_VERSIONS = 1_000
 TEMPORARY_AGE_MS_MAX = 3_600_000
+_logger = logging.getLogger(__name__)
 _VERSIONED = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.parquet|crc)$")
 
 
@@ -49,11 +51,11 @@ class Upkeep:
 
 
 def keep_up(follower: Follower, version: int) -> Upkeep:
-    """The share of maintenance that falls to the writer of `version`: bounded work, after its commit and its wakeup. A store
-    that is down now costs nothing but the round."""
+    """The share of maintenance that falls to the writer of `version`: bounded work, after its commit and its wakeup. Raises
+    nothing: the commit is acknowledged, and what keeps this round from being done the next append will meet."""
     began = time.monotonic()
     merged, checkpointed, cleaned = 0, False, 0
-    with contextlib.suppress(StoreUnavailable, DeltaError, OSError):
+    try:
         merged = compact(follower, rounds_max=1)
         # A merge is a commit too, and may be the one that a checkpoint falls on.
         last = follower.state.version
@@ -63,6 +65,8 @@ def keep_up(follower: Follower, version: int) -> Upkeep:
             cleaned = clean_log(follower.store)
         if any(number % VACUUM_VERSIONS == 0 for number in range(version, last + 1)):
             vacuum(follower)
+    except (TriggerError, DeltaError, OSError) as error:
+        _logger.warning("maintenance of %s after commit %d was put off: %s", follower.store.url, version, error)
     return Upkeep(merged, checkpointed, cleaned, time.monotonic() - began)
 
 
@@ -95,10 +99,10 @@ def _merge(follower: Follower, chosen: Sequence[DataFile]) -> bool:
         body = compact_commit(record, [added], chosen, read_version=state.version, now_ms=time.time_ns() // 1_000_000)
         outcome = put_commit(outbox, state.version + 1, body, record.operation)
         if not isinstance(outcome, Lost):
-            if not stands(outbox, state):
+            if not stands(outbox, state, record.operation):
                 follower.reopen()
                 return False
-            follower.fold(outcome.body)
+            follower.fold_own(state.version + 1, outcome.body)
             return True
         follower.refresh()
     return False
@@ -158,7 +162,7 @@ def clean_log(outbox: Store) -> int:
     entries = sorted(found, key=lambda each: (each[0], each[1].key))
     if not entries:
         return 0
-    head = max(version for version, entry in entries if entry.key.endswith(".json"))
+    head = max((version for version, entry in entries if entry.key.endswith(".json")), default=0)
     store_now_ms = max(entry.modified_ms for _, entry in entries)  # no host's clock: the store's, as of its newest file
     checkpoints = [
         version
@@ -195,13 +199,14 @@ def vacuum(follower: Follower, *, retention_hours: float | None = None, dry_run:
     refuses its own deletion."""
     outbox = follower.store
     table = DeltaTable(outbox.url, storage_options=dict(outbox.options) or None)
-    hours = None if retention_hours is None else int(retention_hours)
+    hours = None if retention_hours is None else math.ceil(retention_hours)  # delta-rs counts whole hours; never keep less
     doomed = table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True)
     active = {file.path for file in follower.reopen().files}
     doomed = sorted(path for path in doomed if path not in active and path.endswith(".parquet"))
     if not dry_run:
         outbox.delete(doomed)
         if isinstance(outbox, LocalStore):
+            outbox.sweep_temporaries("", time.time_ns() // 1_000_000 - TEMPORARY_AGE_MS_MAX)
             for folder in outbox.folders():
                 if folder != "_delta_log":
                     outbox.prune_folders(folder)

@@ -32,7 +32,9 @@ class Outbox:
         self.appender = Appender(self.home, follower)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], topic: str, storage: Mapping[str, str] | None = None, *, table_id: str | None = None) -> Outbox:
+    def open(
+        cls, path: str | os.PathLike[str], topic: str, storage: Mapping[str, str] | None = None, *, table_id: str | None = None
+    ) -> Outbox:
         """Raises `TopicNotFound`, and `TopicRecreated` if it is not the table `table_id`."""
         root = open_store(path, storage)
         follower = Follower(root.child(check_name(topic)).child(OUTBOX), topic, table_id=table_id)
@@ -40,7 +42,9 @@ class Outbox:
         return cls(root, topic, follower)
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], topic: str, schema: pa.Schema, storage: Mapping[str, str] | None = None) -> Outbox:
+    def create(
+        cls, path: str | os.PathLike[str], topic: str, schema: pa.Schema, storage: Mapping[str, str] | None = None
+    ) -> Outbox:
         """Idempotent; `SchemaConflict` if it exists with other columns."""
         root = open_store(path, storage)
         return cls(root, topic, lifecycle.create(root, topic, schema))

@@ -10,7 +10,8 @@
     └── proof: the commit it stands on is still there, and is the one we folded
 
 The proof is the fence. Cleanup and drop remove the oldest names first, so while the one before ours stands, ours was never a
-hole in an old log. Where it is gone, `append` looks for its rows in a fresh snapshot.
+hole in an old log. Where it is gone, `append` looks for its rows in a fresh snapshot. Where it is another table's, the topic was
+dropped and made anew while we were stopped, and our commit would damage the new one: it is taken back.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ import random
 import time
 from dataclasses import dataclass
 
-from trigger_core.errors import CommitStateUnknown, OutboxDamaged, StoreUnavailable
-from trigger_outbox.commit import key_of, parse_commit
+from trigger_core.errors import CommitStateUnknown, OutboxDamaged, StoreUnavailable, TopicRecreated
+from trigger_outbox.commit import Record, key_of, parse_commit
 from trigger_outbox.state import LogState
 from trigger_outbox.storage import KeyExists, Store
 
 PUT_TRIES_MAX = 5
 PUT_BACKOFF_S = 0.05
-_RUN_AGAIN = "run the batch again with the same txnAppId and txnVersion (a streaming query does so by itself): it is then written once"
+_RUN_AGAIN = (
+    "run the batch again with the same txnAppId and txnVersion (a streaming query does so by itself): it is then written once"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +73,40 @@ def put_commit(outbox: Store, version: int, body: bytes, operation: str) -> Won 
     ) from problem
 
 
-def stands(outbox: Store, state: LogState) -> bool:
-    """Whether the commit that `state` ends with is still in the log, asked after a put on top of it."""
-    for attempt in range(PUT_TRIES_MAX):
+def stands(outbox: Store, state: LogState, operation: str) -> bool:
+    """Whether the commit that `state` ends with is still in the log, asked after `operation` was put on top of it. Raises
+    `TopicRecreated`, and takes that commit back, if it went into the log of another table."""
+    below = _get(outbox, state.version)
+    if below is not None and state.record is not None and operation_of(state.version, below) == state.record.operation:
+        return True
+    bottom = below if below is not None else _get(outbox, 0)
+    table = None if bottom is None else _table_of(state.version if below is not None else 0, bottom)
+    if table not in (None, state.table_id):
+        withdraw(outbox, state.version + 1, operation)
+        raise TopicRecreated(
+            f"the topic is now table {table}, it was {state.table_id}",
+            "it was dropped and created anew: start with a new checkpoint",
+        )
+    return False
+
+
+def withdraw(outbox: Store, version: int, operation: str) -> None:
+    """Takes back a commit that its writer has found to be in no log, or in another table's. Nobody builds on such a commit,
+    because no state accepts it; only its own writer may, so a name is never taken from under another's commit."""
+    found = _get(outbox, version)
+    if found is not None and operation_of(version, found) == operation:
+        outbox.delete([key_of(version)])
+
+
+def _get(outbox: Store, version: int) -> bytes | None:
+    for attempt in range(1, PUT_TRIES_MAX + 1):
         try:
-            found = outbox.get(key_of(state.version))
-            break
+            return outbox.get(key_of(version))
         except StoreUnavailable as error:
-            if attempt == PUT_TRIES_MAX - 1:
-                raise CommitStateUnknown(f"commit {state.version + 1} landed but can't be proven: {error}", _RUN_AGAIN) from error
-            _back_off(attempt + 1)
-    if found is None or state.record is None:
-        return False
-    return operation_of(state.version, found) == state.record.operation
+            if attempt == PUT_TRIES_MAX:
+                raise CommitStateUnknown(f"a commit landed but can't be proven: {error}", _RUN_AGAIN) from error
+            _back_off(attempt)
+    raise AssertionError("not reached")
 
 
 def _back_off(attempt: int) -> None:
@@ -90,8 +114,17 @@ def _back_off(attempt: int) -> None:
 
 
 def operation_of(version: int, body: bytes) -> str | None:
+    record = _record_of(version, body)
+    return None if record is None else record.operation
+
+
+def _table_of(version: int, body: bytes) -> str | None:
+    record = _record_of(version, body)
+    return None if record is None else record.table
+
+
+def _record_of(version: int, body: bytes) -> Record | None:
     try:
-        record = parse_commit(version, body).record
+        return parse_commit(version, body).record
     except OutboxDamaged:
         return None
-    return None if record is None else record.operation

@@ -1,4 +1,4 @@
-"""Reading a range: the files that cover it, as a stream of Arrow batches in bounded memory, each checked against the offsets asked for.
+"""Reading a range: its files as a stream of Arrow batches in bounded memory, each checked against the offsets asked for.
 
 A file that vanished under the reader (compacted and vacuumed) is looked up once more in a fresh snapshot; the stream goes on at
 the offset it had reached. No order and no disjointness is assumed: files that overlap, or rows that are out of order within
@@ -35,7 +35,9 @@ STATISTICS_SLACK_US = 1000
 def read_range(follower: Follower, wanted: OffsetRange, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of `wanted`, in order, each once. Raises `DataLoss` if they are trimmed, `InvalidOffset` if not yet written."""
     check_readable(follower, wanted)
-    yield from read_files(follower, follower.state.overlapping(wanted), wanted, project(follower.state.metadata.schema.arrow, columns))
+    yield from read_files(
+        follower, follower.state.overlapping(wanted), wanted, project(follower.state.metadata.schema.arrow, columns)
+    )
 
 
 def read_files(follower: Follower, files: Sequence[DataFile], wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -54,7 +56,9 @@ def read_files(follower: Follower, files: Sequence[DataFile], wanted: OffsetRang
         except FileNotFoundError as error:
             lookups = lookups + 1 if at == before else 1
             if lookups > LOOKUPS_MAX:
-                raise OutboxDamaged(f"a file of rows {at} to {wanted.end} is gone though the log has it: {error}", "restore it") from error
+                raise OutboxDamaged(
+                    f"a file of rows {at} to {wanted.end} is gone though the log has it: {error}", "restore it"
+                ) from error
             follower.reopen()
             check_readable(follower, OffsetRange(at, wanted.end))
             files = follower.state.overlapping(OffsetRange(at, wanted.end))
@@ -67,7 +71,9 @@ def check_readable(follower: Follower, wanted: OffsetRange) -> None:
         follower.refresh()
         state = follower.state
     if wanted.end > state.end:
-        raise InvalidOffset(f"offsets {wanted} end beyond the head {state.end}", "read up to the head", requested=wanted.end, latest=state.end)
+        raise InvalidOffset(
+            f"offsets {wanted} end beyond the head {state.end}", "read up to the head", requested=wanted.end, latest=state.end
+        )
     if wanted and wanted.start < state.earliest:
         raise DataLoss(
             f"offset {wanted.start} was trimmed: earliest is {state.earliest}, latest is {state.end}",
@@ -207,4 +213,7 @@ def _offset_at(store: Store, state: LogState, time_us: int) -> int:
     return max(state.earliest, found)
 
 
-_FIELDS = {OFFSET: pa.field(OFFSET, pa.int64(), nullable=False), PRODUCED_AT: pa.field(PRODUCED_AT, pa.timestamp("us", "UTC"), nullable=False)}
+_FIELDS = {
+    OFFSET: pa.field(OFFSET, pa.int64(), nullable=False),
+    PRODUCED_AT: pa.field(PRODUCED_AT, pa.timestamp("us", "UTC"), nullable=False),
+}

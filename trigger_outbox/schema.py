@@ -72,13 +72,17 @@ class TopicSchema:
         column = rows.column(name)
         if not field.nullable and column.null_count:
             raise SchemaMismatch(
-                f"column {name!r} is NOT NULL and has {column.null_count} nulls in {rows.num_rows} rows", "fill or drop them", column=name
+                f"column {name!r} is NOT NULL and has {column.null_count} nulls in {rows.num_rows} rows",
+                "fill or drop them",
+                column=name,
             )
         if column.type == field.type:
             return column
         if not _fits(canonical_type(column.type, name, nulls=True), field.type):
             raise SchemaMismatch(
-                f"column {name!r} is {column.type}, the topic has {field.type}", "cast it, or publish to another topic", column=name
+                f"column {name!r} is {column.type}, the topic has {field.type}",
+                "cast it, or publish to another topic",
+                column=name,
             )
         return _cast(column, field.type, name)
 
@@ -116,12 +120,18 @@ def check_columns(schema: pa.Schema) -> None:
     for name in schema.names:
         lowered = name.lower()
         if lowered in RESERVED:
-            raise ReservedColumn(f"column {name!r} is the engine's own", f"rename it; reserved are {', '.join(RESERVED)}", column=name)
+            raise ReservedColumn(
+                f"column {name!r} is the engine's own", f"rename it; reserved are {', '.join(RESERVED)}", column=name
+            )
         if lowered in seen:
-            raise SchemaMismatch(f"columns {seen[lowered]!r} and {name!r} are the same to Delta", "rename or drop one", column=name)
+            raise SchemaMismatch(
+                f"columns {seen[lowered]!r} and {name!r} are the same to Delta", "rename or drop one", column=name
+            )
         bad = [character for character in name if character in " ,;{}()\n\t="]
         if bad or not name:
-            raise SchemaMismatch(f"column name {name!r} can't be stored" + (f": it has {bad[0]!r}" if bad else ""), "rename it", column=name)
+            raise SchemaMismatch(
+                f"column name {name!r} can't be stored" + (f": it has {bad[0]!r}" if bad else ""), "rename it", column=name
+            )
         seen[lowered] = name
 
 
@@ -130,7 +140,7 @@ def canonical_type(kind: pa.DataType, column: str, *, nulls: bool = False) -> pa
     is nothing but nulls, as a list of dicts may give, stays so."""
     if nulls and pa.types.is_null(kind):
         return kind
-    if isinstance(kind, pa.ExtensionType):
+    if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_dictionary(kind):
         return canonical_type(kind.value_type, column, nulls=nulls)
@@ -140,7 +150,12 @@ def canonical_type(kind: pa.DataType, column: str, *, nulls: bool = False) -> pa
         return _UNSIGNED[kind]
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
         return pa.string()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.binary_view():
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or kind == pa.binary_view()
+    ):
         return pa.binary()
     if pa.types.is_date64(kind):
         return pa.date32()
@@ -151,11 +166,18 @@ def canonical_type(kind: pa.DataType, column: str, *, nulls: bool = False) -> pa
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", canonical_type(kind.value_type, f"{column}.element", nulls=nulls)))
     if pa.types.is_map(kind):
-        key, item = canonical_type(kind.key_type, f"{column}.key", nulls=nulls), canonical_type(kind.item_type, f"{column}.value", nulls=nulls)
+        key, item = (
+            canonical_type(kind.key_type, f"{column}.key", nulls=nulls),
+            canonical_type(kind.item_type, f"{column}.value", nulls=nulls),
+        )
         return pa.map_(key, item)
     if pa.types.is_struct(kind) and kind.num_fields:
-        return pa.struct([pa.field(child.name, canonical_type(child.type, f"{column}.{child.name}", nulls=nulls)) for child in kind])
-    raise UnsupportedType(f"column {column!r} is {kind}, which Delta can't hold", "cast it first (to string, bigint, decimal…)", column=column)
+        return pa.struct(
+            [pa.field(child.name, canonical_type(child.type, f"{column}.{child.name}", nulls=nulls)) for child in kind]
+        )
+    raise UnsupportedType(
+        f"column {column!r} is {kind}, which Delta can't hold", "cast it first (to string, bigint, decimal…)", column=column
+    )
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -203,5 +225,7 @@ def project(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         return schema
     missing = [name for name in columns if name not in schema.names]
     if missing:
-        raise SchemaMismatch(f"column {missing[0]!r} is not in the topic, which has {schema.names}", "check `columns`", column=missing[0])
+        raise SchemaMismatch(
+            f"column {missing[0]!r} is not in the topic, which has {schema.names}", "check `columns`", column=missing[0]
+        )
     return pa.schema([field for field in schema if field.name in columns or field.name == OFFSET])

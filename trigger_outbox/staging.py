@@ -23,7 +23,9 @@ SWEEP_AGE_MS = 7 * 24 * 3600 * 1000
 _SAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def stage(topic: Store, owner: str, batch: int, task: int, attempt: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> str:
+def stage(
+    topic: Store, owner: str, batch: int, task: int, attempt: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> str:
     """Writes one task's rows and returns their key within the topic."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
@@ -63,6 +65,7 @@ def sweep_old(topic: Store, *, age_ms: int = SWEEP_AGE_MS, now_ms: int | None = 
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     removed = topic.delete([entry.key for entry in topic.list(STAGING) if now_ms - entry.modified_ms > age_ms])
     if isinstance(topic, LocalStore):
+        topic.sweep_temporaries(STAGING, now_ms - age_ms)
         topic.prune_folders(STAGING)
     return removed
 

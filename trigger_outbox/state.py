@@ -31,7 +31,12 @@ from trigger_outbox.schema import ENGINE_FIELDS
 
 _WRITER_FEATURES = frozenset({"appendOnly", "invariants", FEATURE, "timestampNtz"})
 _READER_FEATURES = frozenset({"timestampNtz"})
-_REFUSED_SETTINGS = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.enableInCommitTimestamps", "delta.columnMapping.mode")
+_REFUSED_SETTINGS = (
+    "delta.enableChangeDataFeed",
+    "delta.enableRowTracking",
+    "delta.enableInCommitTimestamps",
+    "delta.columnMapping.mode",
+)
 _REFUSED_PREFIXES = ("delta.constraints.", "delta.setTransactionRetentionDuration")
 
 
@@ -80,9 +85,13 @@ class LogState:
         lowest = min((file.start for file in self.files), default=self.end)
         highest = max((file.end for file in self.files), default=self.end)
         if highest != self.end:
-            raise _damaged(self.version, f"its highest offset on disk is {highest - 1} but {TXN_OFFSET} says that {self.end} is next")
+            raise _damaged(
+                self.version, f"its highest offset on disk is {highest - 1} but {TXN_OFFSET} says that {self.end} is next"
+            )
         if rows != self.end - lowest:
-            raise _damaged(self.version, f"offsets {lowest} to {self.end} should be {self.end - lowest} rows, its files have {rows}")
+            raise _damaged(
+                self.version, f"offsets {lowest} to {self.end} should be {self.end - lowest} rows, its files have {rows}"
+            )
         if not lowest <= self.earliest <= self.end:
             raise _damaged(self.version, f"{TXN_EARLIEST} is {self.earliest}, outside of {lowest} to {self.end}")
         return self
@@ -105,7 +114,9 @@ def apply(state: LogState, commit: Commit) -> LogState:
     if commit.record is None:
         raise _damaged(version, "it was not written by pyspark-trigger")
     if commit.unknown:
-        raise UnsupportedTable(f"commit {version} has {commit.unknown[0]}, which this version does not know", "upgrade pyspark-trigger")
+        raise UnsupportedTable(
+            f"commit {version} has {commit.unknown[0]}, which this version does not know", "upgrade pyspark-trigger"
+        )
     record = commit.record
     if record.table != state.table_id or (commit.metadata and commit.metadata.id != state.table_id):
         raise TopicRecreated(
@@ -142,9 +153,13 @@ def _fold_rows(state: LogState, commit: Commit, record: Record) -> tuple[int, in
         raise _damaged(commit.version, f"it ends at {record.end} but {TXN_OFFSET} is {commit.txns.get(TXN_OFFSET)}")
     produced_at_us = record.produced_at_us
     if produced_at_us is None or produced_at_us < state.produced_at_us or commit.txns.get(TXN_PRODUCED_AT) != produced_at_us:
-        raise _damaged(commit.version, f"its time is {produced_at_us} µs, before {state.produced_at_us} µs or not that of its txn")
+        raise _damaged(
+            commit.version, f"its time is {produced_at_us} µs, before {state.produced_at_us} µs or not that of its txn"
+        )
     if sum(file.rows for file in commit.adds) != record.end - record.start:
-        raise _damaged(commit.version, f"its files have {sum(f.rows for f in commit.adds)} rows, it says {record.end - record.start}")
+        raise _damaged(
+            commit.version, f"its files have {sum(f.rows for f in commit.adds)} rows, it says {record.end - record.start}"
+        )
     return record.end, produced_at_us
 
 
@@ -172,13 +187,23 @@ def check_supported(protocol: Protocol, metadata: Metadata) -> None:
     strange = sorted((protocol.writer_features - _WRITER_FEATURES) | (protocol.reader_features - _READER_FEATURES))
     strange += [key for key in metadata.configuration if key.startswith(_REFUSED_PREFIXES)]
     strange += [key for key in _REFUSED_SETTINGS if metadata.configuration.get(key, "false") not in ("false", "none")]
-    strange += [mark for mark in ("delta.generationExpression", "delta.identity.", "delta.invariants") if mark in metadata.schema.delta_json]
+    strange += [
+        mark
+        for mark in ("delta.generationExpression", "delta.identity.", "delta.invariants")
+        if mark in metadata.schema.delta_json
+    ]
     if strange:
-        raise UnsupportedTable(f"the outbox uses {strange[0]!r}, which this version does not know", "upgrade pyspark-trigger, or drop that feature")
+        raise UnsupportedTable(
+            f"the outbox uses {strange[0]!r}, which this version does not know", "upgrade pyspark-trigger, or drop that feature"
+        )
     if protocol.reader > 3 or protocol.writer > 7:
-        raise UnsupportedTable(f"the outbox needs Delta reader {protocol.reader} and writer {protocol.writer}", "upgrade pyspark-trigger")
+        raise UnsupportedTable(
+            f"the outbox needs Delta reader {protocol.reader} and writer {protocol.writer}", "upgrade pyspark-trigger"
+        )
     if list(metadata.schema.arrow)[: len(ENGINE_FIELDS)] != list(ENGINE_FIELDS):
-        raise UnsupportedTable("the table does not begin with _offset BIGINT NOT NULL, _produced_at TIMESTAMP NOT NULL", "it is not a topic's outbox")
+        raise UnsupportedTable(
+            "the table does not begin with _offset BIGINT NOT NULL, _produced_at TIMESTAMP NOT NULL", "it is not a topic's outbox"
+        )
 
 
 def turn_of(operation: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,7 +54,7 @@ class Store(Protocol):
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         """Every object below `prefix` whose key sorts after `after`; keys are relative to this store; in no order."""
 
-    def folders(self) -> list[str]:
+    def folders(self) -> Sequence[str]:
         """Names of the immediate folders."""
 
     def delete(self, keys: Iterable[str]) -> int:
@@ -80,10 +80,10 @@ def open_store(path: str | os.PathLike[str], options: Mapping[str, str] | None =
     elif "://" in text:
         if parts.username or parts.password:
             raise InvalidOption("the path has credentials in it", "pass them as storage.* options or in the environment")
-        return _module("storage_object").ObjectStore(text.rstrip("/"), options)  # type: ignore[no-any-return]
+        return _module("storage_object").ObjectStore(text.rstrip("/"), options)
     if not text:
         raise InvalidOption("the path is empty", "name a folder or a URL such as s3://bucket/prefix")
-    return _module("storage_local").LocalStore(str(Path(text).expanduser().absolute()))  # type: ignore[no-any-return]
+    return _module("storage_local").LocalStore(str(Path(text).expanduser().absolute()))
 
 
 def _module(name: str) -> Any:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from trigger_core.errors import StoreUnavailable
 from trigger_outbox.storage import Entry, KeyExists
 
 TEMPORARY_PREFIX = ".tmp-"
+FOLDER_TRIES_MAX = 10
 _CURES = {
     errno.ENOSPC: "make room on the disk and try again; the log is whole",
     errno.EDQUOT: "raise the quota and try again; the log is whole",
@@ -90,11 +91,7 @@ class LocalStore:
     def _write_temporary(self, key: str, data: bytes | memoryview | pa.Buffer) -> str:
         folder = os.path.dirname(self.path(key))
         temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileNotFoundError:
-            _make_folder(folder)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = _create_in(folder, temporary)
         try:
             view = memoryview(data)
             while view:
@@ -121,7 +118,7 @@ class LocalStore:
                     continue
                 yield Entry(key, found.st_size, found.st_mtime_ns // 1_000_000)
 
-    def folders(self) -> list[str]:
+    def folders(self) -> Sequence[str]:
         try:
             with os.scandir(self.root) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
@@ -151,8 +148,8 @@ class LocalStore:
                 os.rmdir(folder)
 
     def sweep_temporaries(self, prefix: str, older_than_ms: int) -> None:
-        """Removes what killed writers left of their unfinished files."""
-        for file in Path(self.path(prefix)).glob(f"{TEMPORARY_PREFIX}*"):
+        """Removes what killed writers left of their unfinished files, at any depth below `prefix`."""
+        for file in Path(self.path(prefix)).rglob(f"{TEMPORARY_PREFIX}*"):
             with contextlib.suppress(OSError):
                 if file.stat().st_mtime_ns // 1_000_000 < older_than_ms:
                     file.unlink()
@@ -161,6 +158,16 @@ class LocalStore:
 def unavailable(error: OSError, doing: str, **facts: Any) -> StoreUnavailable:
     cure = _CURES.get(error.errno or 0, "check the disk and try again")
     return StoreUnavailable(f"could not {doing}: {error.strerror or error}", cure, errno=error.errno, **facts)
+
+
+def _create_in(folder: str, path: str) -> int:
+    """A new file, its folder made if need be; a sweep of empty folders may take that away again in between."""
+    for _ in range(FOLDER_TRIES_MAX):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(FileNotFoundError):
+            _make_folder(folder)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _make_folder(folder: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -76,7 +76,7 @@ class ObjectStore:
                     modified_ms = int(meta["last_modified"].timestamp() * 1000)
                     yield Entry(str(meta["path"])[below:], int(meta["size"]), modified_ms)
 
-    def folders(self) -> list[str]:
+    def folders(self) -> Sequence[str]:
         with mapped(f"list {self.url}"):
             found = obstore.list_with_delimiter(self._client, self._prefix or None)
             return sorted(str(prefix).rstrip("/").rsplit("/", 1)[-1] for prefix in found["common_prefixes"])
@@ -130,11 +130,14 @@ def _connect(url: str, options: Mapping[str, str]) -> Any:
     retries = int(given.pop("max_retries", RETRIES_DEFAULT))
     retry_timeout_s = int(str(given.pop("retry_timeout", RETRY_TIMEOUT_S_DEFAULT)).removesuffix("s"))
     try:
-        return from_url(
+        open_url: Any = from_url  # its overloads are per kind of store
+        return open_url(
             url,
-            config=given or None,  # type: ignore[arg-type]
-            client_options=client,  # type: ignore[arg-type]
+            config=given or None,
+            client_options=client,
             retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=retry_timeout_s)},
         )
     except (BaseError, ValueError) as error:
-        raise InvalidOption(f"can't open the store {url!r}: {str(error).partition(chr(10))[0]}", "check path and storage.* options") from error
+        raise InvalidOption(
+            f"can't open the store {url!r}: {str(error).partition(chr(10))[0]}", "check path and storage.* options"
+        ) from error

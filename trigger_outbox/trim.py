@@ -23,7 +23,9 @@ def trim(follower: Follower, before: int) -> OffsetRange:
         state = follower.state
         record = record or Record(state.table_id, uuid.uuid4().hex, "trim")
         if before > state.end:
-            raise InvalidOffset(f"can't trim to {before}, the head is {state.end}", "trim to the head at most", requested=before, latest=state.end)
+            raise InvalidOffset(
+                f"can't trim to {before}, the head is {state.end}", "trim to the head at most", requested=before, latest=state.end
+            )
         removed = OffsetRange(min(state.earliest, before), before)
         if before <= state.earliest:
             return OffsetRange(state.earliest, state.earliest)
@@ -31,7 +33,8 @@ def trim(follower: Follower, before: int) -> OffsetRange:
         body = trim_commit(record, before, gone, read_version=state.version, now_ms=time.time_ns() // 1_000_000)
         if isinstance(put_commit(follower.store, state.version + 1, body, record.operation), Lost):
             continue
-        if stands(follower.store, state):
+        if stands(follower.store, state, record.operation):
+            follower.refresh()
             return removed
         follower.reopen()
     raise CommitContended(f"lost {TRIM_TRIES_MAX} races for a trim of {follower.store.url}", "try again; nothing was trimmed")

@@ -60,7 +60,13 @@ def verify(follower: Follower, progress: Callable[[int, int], None] | None = Non
     if time_us > state.produced_at_us:
         problems.append(f"the newest row is of {time_us} µs, the log says {state.produced_at_us} µs")
     return Audit(
-        state.version, rows, len(state.files), sum(f.size for f in state.files), state.earliest, state.end, tuple(problems[:PROBLEMS_MAX])
+        state.version,
+        rows,
+        len(state.files),
+        sum(f.size for f in state.files),
+        state.earliest,
+        state.end,
+        tuple(problems[:PROBLEMS_MAX]),
     )
 
 
@@ -89,7 +95,9 @@ def _audit_file(
             first_us, last_us = min(first_us, moments["min"]), max(last_us, moments["max"])
             at, time_us = high + 1, last_us
     if (rows, low, high + 1) != (file.rows, file.start, file.end):
-        problems.append(f"file {file.path} has {rows} rows {low} to {high + 1}, the log says {file.rows} rows {file.start} to {file.end}")
+        problems.append(
+            f"file {file.path} has {rows} rows {low} to {high + 1}, the log says {file.rows} rows {file.start} to {file.end}"
+        )
     if rows and (iso_ms(first_us), iso_ms(last_us)) != (iso_ms(file.produced_min_us), iso_ms(file.produced_max_us)):
         problems.append(f"file {file.path} has times that its statistics don't")
     return rows, at, time_us

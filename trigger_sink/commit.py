@@ -47,7 +47,9 @@ def check_schema(options: SinkOptions, schema: pa.Schema) -> None:
     (known.merged(schema) if options.merge_schema else known).conform(schema.empty_table())
 
 
-def commit_rows(options: SinkOptions, schema: pa.Schema, messages: Sequence[TaskRows], txn: tuple[str, int] | None, *, strict: bool) -> Appended:
+def commit_rows(
+    options: SinkOptions, schema: pa.Schema, messages: Sequence[TaskRows], txn: tuple[str, int] | None, *, strict: bool
+) -> Appended:
     """One Delta commit for all tasks, or none for a batch that is empty or was committed before."""
     home = home_of(options)
     ordered = sorted(messages, key=lambda message: message.partition)
@@ -65,7 +67,13 @@ def commit_rows(options: SinkOptions, schema: pa.Schema, messages: Sequence[Task
         forget_producer(target)
         raise
     if done.repeated and txn is not None:
-        log.warning("topic %s: batch %d of %s was committed before; its %d rows were not written again", options.topic, txn[1], txn[0], rows.count)
+        log.warning(
+            "topic %s: batch %d of %s was committed before; its %d rows were not written again",
+            options.topic,
+            txn[1],
+            txn[0],
+            rows.count,
+        )
     _sweep(home, ordered)
     return done
 

@@ -53,12 +53,12 @@ class TriggerStreamWriter(StreamWriterBase):  # type: ignore[misc]
         batches = iterator if STREAM_WRITES_ARROW else as_batches(iterator, self.spark_schema)
         return write_task(batches, home_of(self.options), "", self.options.inline_bytes)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         tasks = _tasks(messages)
         if tasks:
             commit_rows(self.options, self.schema, tasks, (tasks[0].owner, batchId), strict=True)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort_rows(self.options, _tasks(messages), None)
 
 

@@ -1,6 +1,6 @@
 """Telling readers of a commit, after it: bounded in time, never raised. A courtesy that costs next to nothing while it fails.
 
-    closed ──publish fails──► open for CIRCUIT_OPEN_S ──next publish──► closed, or open again
+closed ──publish fails──► open for CIRCUIT_OPEN_S ──next publish──► closed, or open again
 """
 
 from __future__ import annotations

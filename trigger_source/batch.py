@@ -36,7 +36,7 @@ class TriggerBatchReader(DataSourceReader):
         return plan_partitions(wanted, outbox.state, self.options)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        return partition.read(self.options, self.schema)  # type: ignore[no-any-return]
+        return partition.read(self.options, self.schema)
 
 
 class FilteringBatchReader(TriggerBatchReader):
@@ -51,7 +51,9 @@ class FilteringBatchReader(TriggerBatchReader):
             column = getattr(each, "attribute", None)
             if column == (OFFSET,) and isinstance(each.value, int):
                 start, end = _bounds(each, each.value)
-                self._offsets = self._offsets.intersect(OffsetRange(max(0, min(start, OFFSET_MAX)), max(0, min(end, OFFSET_MAX), start)))
+                self._offsets = self._offsets.intersect(
+                    OffsetRange(max(0, min(start, OFFSET_MAX)), max(0, min(end, OFFSET_MAX), start))
+                )
             elif column == (PRODUCED_AT,) and isinstance(each.value, datetime):
                 moment = each.value if each.value.tzinfo else each.value.replace(tzinfo=timezone.utc)
                 start, end = _bounds(each, int(moment.timestamp() * 1_000_000))

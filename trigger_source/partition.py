@@ -47,12 +47,16 @@ class ColdPartition(InputPartition):
         outbox = open_store(options.path, options.storage).child(options.topic).child(OUTBOX)
         follower = Follower(outbox, options.topic, table_id=self.table_id)  # asked only if a file is gone
         names = list(dict.fromkeys([OFFSET, *schema.names]))
-        file_schema = pa.schema([schema.field(name) if name in schema.names else pa.field(OFFSET, pa.int64(), False) for name in names])
+        file_schema = pa.schema(
+            [schema.field(name) if name in schema.names else pa.field(OFFSET, pa.int64(), False) for name in names]
+        )
         for batch in read_files(follower, self.files, self.range, file_schema):
             yield aligned(batch, schema)
 
 
-def plan_partitions(wanted: OffsetRange, state: LogState, options: SourceOptions, tail: Tail | None = None) -> list[InputPartition]:
+def plan_partitions(
+    wanted: OffsetRange, state: LogState, options: SourceOptions, tail: Tail | None = None
+) -> list[InputPartition]:
     """`wanted` as tasks, in offset order: hot where the tail has verified payloads, cold elsewhere."""
     if not wanted:
         return []

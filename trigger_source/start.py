@@ -20,7 +20,9 @@ def start_of(options: SourceOptions, outbox: Outbox, default: str = "latest") ->
         return state.earliest, "earliest"
     assert isinstance(start, int)
     if start > state.end:
-        raise InvalidOffset(f"startingOffsets {start} is beyond the head {state.end}", "give a lower one, or latest", start=start, end=state.end)
+        raise InvalidOffset(
+            f"startingOffsets {start} is beyond the head {state.end}", "give a lower one, or latest", start=start, end=state.end
+        )
     if start < state.earliest:
         raise DataLoss(
             f"startingOffsets {start} was trimmed: earliest is {state.earliest}, latest is {state.end}",
@@ -42,7 +44,11 @@ def range_of(options: SourceOptions, outbox: Outbox) -> OffsetRange:
     elif isinstance(options.ending_offsets, int):
         end = options.ending_offsets
     if start > end:
-        raise InvalidOffset(f"the read starts at {start}, beyond its end {end}", "give a start at or below the end", start=start, end=end)
+        raise InvalidOffset(
+            f"the read starts at {start}, beyond its end {end}", "give a start at or below the end", start=start, end=end
+        )
     if end > state.end:
-        raise InvalidOffset(f"endingOffsets {end} is beyond the head {state.end}", "give a lower one, or latest", end=end, latest=state.end)
+        raise InvalidOffset(
+            f"endingOffsets {end} is beyond the head {state.end}", "give a lower one, or latest", end=end, latest=state.end
+        )
     return OffsetRange(start, end)

@@ -111,7 +111,7 @@ class TriggerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_partitions(wanted, self.tail.outbox.state, self.options, self.tail)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        return partition.read(self.options, self.schema)  # type: ignore[no-any-return]
+        return partition.read(self.options, self.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         self.tail.forget(StreamOffset.parse(end).position(self.options.topic).next)
@@ -145,8 +145,8 @@ class TriggerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state = self.tail.outbox.state
         if wanted and (wanted.start < state.earliest or wanted.end > state.end):
             raise DataLoss(
-                f"topic {self.options.topic!r} no longer holds what this query has not read: requested {wanted.start} to {wanted.end},"
-                f" earliest {state.earliest}, latest {state.end}",
+                f"topic {self.options.topic!r} no longer holds what this query has not read: requested {wanted.start} to"
+                f" {wanted.end}, earliest {state.earliest}, latest {state.end}",
                 "start with a new checkpointLocation, and keep more rows than the slowest query is behind",
                 requested=wanted.start,
                 earliest=state.earliest,
