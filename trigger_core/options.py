@@ -73,7 +73,9 @@ def _flag(name: str, value: str) -> bool:
 
 
 def _whole(value: str) -> int | None:
-    return int(value) if re.fullmatch(r"[0-9]+", value) and len(value.lstrip("0")) <= DIGITS_MAX else None
+    """The number that `value` spells in ASCII digits, None if it is none or absurdly long."""
+    digits = value.lstrip("0") or "0"
+    return int(digits) if re.fullmatch(r"[0-9]+", value) and len(digits) <= DIGITS_MAX else None
 
 
 def _count(name: str, value: str) -> int:
@@ -198,7 +200,7 @@ class SourceOptions:
     )
     topic: str = _option("topic", "", _topic, "the topic's name", shown="required")
     broker: str = _option(
-        "broker", "local:", _text, "where wakeups come from: `local:` or `none:`; its settings are `broker.*`", printed=False
+        "broker", "local:", _text, "how readers are woken: `local:` or `none:`; its settings are `broker.*`", printed=False
     )
     starting_offsets: str | int | None = _option(
         "startingOffsets", None, _start, "`earliest`, `latest` or an offset", shown="`latest` (stream), `earliest` (batch)"
@@ -272,7 +274,7 @@ class SinkOptions:
     )
     topic: str = _option("topic", "", _topic, "the topic's name; created if it is missing", shown="required")
     broker: str = _option(
-        "broker", "local:", _text, "where wakeups go: `local:` or `none:`; its settings are `broker.*`", printed=False
+        "broker", "local:", _text, "how readers are woken: `local:` or `none:`; its settings are `broker.*`", printed=False
     )
     wakeup_payload_bytes: int = _option(
         "wakeupPayloadBytes", 256 * 1024, _payload_size, "rows up to this size travel in the wakeup", shown="256k"
@@ -355,7 +357,7 @@ def _refuse_misplaced(metadata: Mapping[str, Any], mode: str) -> None:
         raise InvalidOption(f"option {name!r} is not available yet in version {LATER}", "leave it out", option=name)
     if metadata["only"] not in ("", mode):
         other = {"stream": "streams", "batch": "batch jobs"}[metadata["only"]]
-        raise InvalidOption(f"option {name!r} is for {other} only", "leave it out", option=name)
+        raise InvalidOption(f"option {name!r} is for {other} only", "leave it out", option=name, misplaced=True)
 
 
 def _refuse_unknown(name: str, known: list[str]) -> None:
@@ -377,7 +379,7 @@ def options_table() -> str:
             name = metadata["name"]
             where = f"{metadata['only']} {side}".strip()
             if name in rows:
-                rows[name] = (name, "both", rows[name][2], rows[name][3].replace("come from", "travel by"))
+                rows[name] = (name, "both", rows[name][2], rows[name][3])
             else:
                 rows[name] = (name, where, metadata["shown"] or _shown(item.default), metadata["meaning"])
     lines = ["| option | side | default | meaning |", "|---|---|---|---|"]

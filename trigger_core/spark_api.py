@@ -14,9 +14,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import datasource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from trigger_core.errors import UnsupportedType
 
 ROWS_PER_BATCH = 10_000
+_UNSTORABLE = ("CalendarIntervalType", "GeographyType", "GeometryType", "VariantType", "YearMonthIntervalType")
+"""By name, because not every version of Spark has them all."""
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -52,8 +56,26 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects record batches of `schema` to be, to the letter."""
+    """What Spark expects record batches of `schema` to be, to the letter. `UnsupportedType` names a column that has no such form."""
+    for field in schema:
+        _refuse_unstorable(field.dataType, field.name)
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def _refuse_unstorable(kind: DataType, column: str) -> None:
+    """Types that Spark can't give as Arrow, or gives as a struct of bytes that would come back as such."""
+    if isinstance(kind, StructType):
+        for field in kind:
+            _refuse_unstorable(field.dataType, f"{column}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        _refuse_unstorable(kind.elementType, f"{column}.element")
+    elif isinstance(kind, MapType):
+        _refuse_unstorable(kind.keyType, f"{column}.key")
+        _refuse_unstorable(kind.valueType, f"{column}.value")
+    elif type(kind).__name__ in _UNSTORABLE:
+        raise UnsupportedType(
+            f"column {column!r} is {kind.simpleString()}, which a topic can't hold", "cast it first (to string, bigint, decimal…)", column=column
+        )
 
 
 def as_batches(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
