@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from trigger_core.errors import TriggerError
 from trigger_core.options import SinkOptions, SourceOptions
 from trigger_core.spark_api import spark_schema
 from trigger_outbox import Outbox
@@ -21,9 +23,7 @@ class DefaultSource(DataSource):
         return "trigger"
 
     def schema(self) -> StructType:
-        # Spark does not say here whether this is a stream: options that belong to one of the two are checked by the reader.
-        given = {key: value for key, value in self.options.items() if key.lower() in ("path", "topic", "columns") or "." in key}
-        options = SourceOptions.from_spark(given, streaming=True)
+        options = _source_options(self.options)
         outbox = Outbox.open(options.path, options.topic, options.storage)
         return spark_schema(project(outbox.state.metadata.schema.arrow, options.columns))
 
@@ -47,6 +47,18 @@ class DefaultSource(DataSource):
         from trigger_sink.spark import TriggerStreamWriter
 
         return TriggerStreamWriter(SinkOptions.from_spark(self.options, streaming=True), schema, overwrite)
+
+
+def _source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Spark does not say in `schema` whether this is a stream: what neither a stream nor a batch could mean is refused at
+    `load()`, the rest by the reader."""
+    try:
+        return SourceOptions.from_spark(given, streaming=True)
+    except TriggerError as refused:
+        try:
+            return SourceOptions.from_spark(given, streaming=False)
+        except TriggerError as refused_too:
+            raise (refused_too if refused.facts.get("misplaced") else refused) from None
 
 
 def register(spark: Any) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ WAIT_MS_MAX = 1000
 """One wait for news; a subscriber that is closed from another thread notices within it."""
 COLD_ROWS_AT_ONCE = 1_000_000
 """History is read in parts of so many rows, so that news is taken in between."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def subscribe(
@@ -38,7 +40,8 @@ def subscribe(
 
     Each row comes once, in order, with `_offset` and `_produced_at`. Ends at offset `end` if given, or when nothing new came
     for `timeout` seconds; else it waits for ever. Attached when it returns: what is published from then on arrives. Raises
-    `TopicNotFound`, and `DataLoss` if the start was trimmed. For one thread; `close()` it, or use it as a context manager.
+    `TopicNotFound`, and `DataLoss` if the start was trimmed. For one thread; `close()` it, from any thread, or use it as a
+    context manager.
     """
     if predicate is not None or consumer is not None:
         name = "predicate" if predicate is not None else "consumer"
@@ -69,6 +72,7 @@ class Subscriber:
         self.cold_rows = 0
         self._end = end
         self._timeout_s = timeout_s
+        self._closed = threading.Event()
         self._batches = self._run()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -81,6 +85,8 @@ class Subscriber:
             self.tail.close()
             raise
         self.position += batch.num_rows
+        if self._closed.is_set():
+            self.close()  # it was asked for from another thread while this one was inside
         return batch
 
     def __enter__(self) -> Subscriber:
@@ -90,7 +96,12 @@ class Subscriber:
         self.close()
 
     def close(self) -> None:
-        self._batches.close()
+        """Ends the iteration and leaves no thread, socket or file. While another thread waits in it, that thread does so."""
+        self._closed.set()
+        try:
+            self._batches.close()
+        except ValueError:
+            return  # running in another thread, which notices within WAIT_MS_MAX
         self.tail.close()
 
     def _run(self) -> Generator[pa.RecordBatch, None, None]:
@@ -105,14 +116,14 @@ class Subscriber:
             self.tail.forget(at)
 
     def _news(self, at: int) -> int | None:
-        """The head once it is past `at`; None when the time is up."""
+        """The head once it is past `at`; None when the time is up, or when closed."""
         give_up_s = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         while True:
             left_ms = WAIT_MS_MAX if give_up_s is None else max(0, min(WAIT_MS_MAX, int((give_up_s - time.monotonic()) * 1000)))
             head = self.tail.wait(at, left_ms)
             if head > at:
                 return head
-            if give_up_s is not None and time.monotonic() >= give_up_s:
+            if self._closed.is_set() or (give_up_s is not None and time.monotonic() >= give_up_s):
                 return None
 
     def _serve(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -160,20 +171,21 @@ async def asubscribe(
             while (batch := await loop.run_in_executor(thread, next, subscriber, None)) is not None:
                 yield batch
         finally:
-            thread.submit(subscriber.close)
+            subscriber.close()  # so that a wait that is under way ends soon; then it is waited for, outside of the event loop
+            await loop.run_in_executor(thread, subscriber.close)
 
 
 def _start(outbox: Outbox, start: str | int | datetime, head: int) -> int:
     if isinstance(start, datetime):
         moment = start if start.tzinfo is not None else start.astimezone()
-        return outbox.offset_at(int(moment.astimezone(timezone.utc).timestamp() * 1_000_000))
+        return outbox.offset_at((moment - _EPOCH) // timedelta(microseconds=1))
     if start == "latest":
         return head
     if start == "earliest":
         return outbox.state.earliest
     if isinstance(start, str) and not start.isdecimal():
         raise InvalidOption(f"start {start!r} is not known", "give earliest, latest, an offset or a datetime", option="start")
-    at = check_offset(int(start), "start")
+    at = check_offset(int(start) if isinstance(start, str) else start, "start")
     if at > head:
         raise InvalidOffset(
             f"start {at} is beyond the head {head}", "start at latest, or at an offset up to the head", start=at, end=head

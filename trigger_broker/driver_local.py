@@ -37,7 +37,7 @@ STALLED_TOPICS_MAX = 1024
 SEND_BUFFER_BYTES = 128 * 1024
 """Larger datagrams get a larger send buffer: the kernel's usual one refuses them from some 208 KiB on."""
 DRAIN_COUNT_MAX = 64
-"""Datagrams taken before any is decoded: the kernel queues ten, and senders wait for room."""
+"""Datagrams taken before any is decoded: the kernel may queue ten only, and senders wait for room."""
 ANNOUNCED_CHECK_MS = 1000
 """How often an idle subscriber looks whether its socket's name is still there."""
 CLOSE_S_MAX = 2.0
@@ -105,8 +105,9 @@ class LocalBroker:
             subscriptions = list(self._subscriptions)
         for subscription in subscriptions:
             subscription.signal_close()  # all at once, so that their threads end side by side
+        deadline = time.monotonic() + CLOSE_S_MAX
         for subscription in subscriptions:
-            subscription.close()
+            subscription.finish_close(deadline)
 
     def __enter__(self) -> LocalBroker:
         return self
@@ -239,7 +240,7 @@ def _wait_for_room(waiting: Mapping[str, _Letter], outcomes: dict[str, _Outcome]
 
 
 class LocalSubscription:
-    """A socket, and a thread that empties it into an inbox: the kernel queues ten datagrams only."""
+    """A socket, and a thread that empties it into an inbox: the kernel may queue ten datagrams only."""
 
     def __init__(self, broker: LocalBroker, base: str, topic_id: str) -> None:
         self._broker = broker
@@ -287,7 +288,13 @@ class LocalSubscription:
         if self._disowned:
             return
         self.signal_close()
-        self._thread.join(CLOSE_S_MAX)
+        self.finish_close(time.monotonic() + CLOSE_S_MAX)
+
+    def finish_close(self, deadline: float) -> None:
+        """Waits for the thread, which removes socket and file, until `deadline` on the monotonic clock."""
+        if self._disowned:
+            return
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._closing:
             if not self._thread.is_alive():
                 self._close_pipe()

@@ -323,10 +323,17 @@ def check_txn(txn: tuple[str, int] | None) -> None:
     app_id, version = txn
     if app_id is None or version is None:
         raise InvalidOption("txnAppId and txnVersion go together", "give both or neither")
-    if not isinstance(app_id, str) or not app_id or app_id.startswith(OWN_PREFIX):
+    if not isinstance(app_id, str) or not app_id or app_id.startswith(OWN_PREFIX) or not _is_text(app_id):
         raise InvalidOption(f"application id {app_id!r} is not allowed", f"give any text that does not begin with {OWN_PREFIX!r}")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise InvalidOption(f"txnVersion {version!r} is not a whole number from 0 to 2^63 - 1", "count your batches from 0")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return bool(value.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair: it could not be written
+        return False
 
 
 def _conformed(rows: Rows, schema: TopicSchema) -> Rows:

@@ -288,7 +288,8 @@ def iso_ms(time_us: int) -> str:
 def parse_commit(version: int, body: bytes) -> Commit:
     """Any commit file as a value. An empty or unparsable one is `OutboxDamaged`: a torn write, or not Delta."""
     try:
-        actions = [json.loads(line) for line in body.decode().splitlines() if line.strip()]
+        # Lines end with \n alone: a name or an application id may hold what else `splitlines` takes for an end.
+        actions = [json.loads(line) for line in body.decode().split("\n") if line.strip()]
         if not actions:
             raise ValueError("it is empty")
         return _fold_actions(version, actions)

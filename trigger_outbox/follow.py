@@ -83,7 +83,10 @@ class Follower:
                     "it was dropped and created anew: start with a new checkpoint",
                 )
             if self._state is not None and state.version < self._state.version:
-                raise OutboxDamaged(f"topic {self.topic!r} went back from version {self._state.version} to {state.version}", "")
+                raise OutboxDamaged(
+                    f"topic {self.topic!r} went back from version {self._state.version} to {state.version}",
+                    "its newest commits were removed: restore them from a backup",
+                )
             self.reopens += 1
             self._expected_id = state.table_id
             self._state, self._snapshot, self._txns_asked = state, snapshot, {}
@@ -106,6 +109,9 @@ class Follower:
                 if body is None:
                     self._head_seen_s = asked_s
                     break
+                if not self._state.guarded:  # released: anyone may have written it, only a snapshot can tell what it did
+                    self.reopen()
+                    return news
                 news.append(self.fold(body))
                 self._news_s = asked_s
             if asked_s - self._news_s > REOPEN_AFTER_S:  # idle: has the topic been dropped, or has the log gone on without us?
@@ -225,6 +231,8 @@ def _seed(outbox: Store, table: Any) -> LogState:
         record=commit.record,
     ).check()
     record = commit.record
+    if record is None and state.guarded:
+        raise OutboxDamaged(f"commit {version} was not written by pyspark-trigger, though the guard is on", "restore a backup")
     if record is not None and (record.table != state.table_id or (record.kind == "append" and record.end != state.end)):
         raise OutboxDamaged(
             f"commit {version} ends at {record.end} in table {record.table}, the snapshot says {state.end} in {state.table_id}"

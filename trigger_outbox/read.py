@@ -208,8 +208,6 @@ def _offset_at(store: Store, state: LogState, time_us: int) -> int:
             late = batch.filter(pc.greater_equal(batch.column(PRODUCED_AT).cast(pa.int64()), time_us))
             if late.num_rows:
                 found = min(found, pc.min(late.column(OFFSET)).as_py())
-        if found < state.end:
-            break  # files are in offset order and times never go back
     return max(state.earliest, found)
 
 

@@ -93,6 +93,7 @@ class TopicSchema:
         new = [field.with_nullable(True) for field in incoming if field.name not in self.user.names]
         if not new:
             return self
+        check_columns(pa.schema([*self.user, *new]))
         addition = json.loads(topic_schema(pa.schema(new)).delta_json)["fields"][len(ENGINE_FIELDS) :]
         known["fields"].extend(addition)
         return TopicSchema(json.dumps(known, separators=(",", ":")))
@@ -116,13 +117,18 @@ def topic_schema(user: pa.Schema) -> TopicSchema:
 
 def check_columns(schema: pa.Schema) -> None:
     """No engine's names, no name twice (Delta compares them without case), none empty or with a character Parquet can't carry."""
-    seen: dict[str, str] = {}
     for name in schema.names:
-        lowered = name.lower()
-        if lowered in RESERVED:
+        if name.lower() in RESERVED:
             raise ReservedColumn(
                 f"column {name!r} is the engine's own", f"rename it; reserved are {', '.join(RESERVED)}", column=name
             )
+    _check_names(schema.names)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        lowered = name.lower()
         if lowered in seen:
             raise SchemaMismatch(
                 f"columns {seen[lowered]!r} and {name!r} are the same to Delta", "rename or drop one", column=name
@@ -172,6 +178,7 @@ def canonical_type(kind: pa.DataType, column: str, *, nulls: bool = False) -> pa
         )
         return pa.map_(key, item)
     if pa.types.is_struct(kind) and kind.num_fields:
+        _check_names([child.name for child in kind])
         return pa.struct(
             [pa.field(child.name, canonical_type(child.type, f"{column}.{child.name}", nulls=nulls)) for child in kind]
         )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from offsets import OffsetRange
-from trigger_core.errors import OutboxDamaged, TopicNotFound, TopicRecreated, UnsupportedTable
+from trigger_core.errors import OutboxDamaged, TopicNotFound, TopicRecreated, UnsupportedTable, UnsupportedType
 from trigger_outbox.commit import (
     FEATURE,
     OWN_PREFIX,
@@ -100,10 +100,12 @@ class LogState:
 def first_state(commit: Commit) -> LogState:
     """The state after commit 0, which creates a topic in one put."""
     record, metadata, protocol = commit.record, commit.metadata, commit.protocol
-    if commit.version != 0 or record is None or metadata is None or protocol is None or record.kind != "create":
+    if commit.version != 0 or record is None or record.kind != "create" or metadata is None or protocol is None:
         raise _damaged(commit.version, "it does not begin with the creation of a topic")
+    if commit.txns.get(TXN_OFFSET) != 0:
+        raise _damaged(commit.version, f"a topic begins with {TXN_OFFSET} 0, not {commit.txns.get(TXN_OFFSET)}")
     check_supported(protocol, metadata)
-    return LogState(0, metadata, protocol, commit.txns[TXN_OFFSET], 0, 0, (), {}, record)
+    return LogState(0, metadata, protocol, 0, 0, 0, (), {}, record)
 
 
 def apply(state: LogState, commit: Commit) -> LogState:
@@ -138,7 +140,8 @@ def apply(state: LogState, commit: Commit) -> LogState:
     if turn is not None and turn.operation == turn_of(record.operation):
         turn = None
     txns = {**state.txns, **users} if users else state.txns
-    return LogState(version, metadata, protocol, end, earliest, produced_at_us, files, txns, record, turn)
+    after = LogState(version, metadata, protocol, end, earliest, produced_at_us, files, txns, record, turn)
+    return after if files is state.files or record.kind == "append" else after.check()
 
 
 def _fold_rows(state: LogState, commit: Commit, record: Record) -> tuple[int, int]:
@@ -166,9 +169,12 @@ def _fold_rows(state: LogState, commit: Commit, record: Record) -> tuple[int, in
 def _fold_files(state: LogState, commit: Commit, record: Record, end: int) -> tuple[DataFile, ...]:
     if not commit.adds and not commit.removes:
         return state.files
-    if any(file.rows < 0 or file.start < 0 or file.end > end for file in commit.adds):
-        raise _damaged(commit.version, "a file of it has no statistics, or offsets beyond its end")
-    if not commit.removes:
+    lowest = state.end if record.kind == "append" else 0
+    if any(file.rows < 0 or file.start < lowest or file.end > end for file in commit.adds):
+        raise _damaged(commit.version, f"a file of it has no statistics, or offsets outside of {lowest} to {end}")
+    if record.kind == "append":
+        if commit.removes:
+            raise _damaged(commit.version, f"an append removes {len(commit.removes)} files")
         return (*state.files, *sorted(commit.adds, key=_by_start))
     gone = set(commit.removes)
     kept = [file for file in state.files if file.path not in gone]
@@ -200,7 +206,11 @@ def check_supported(protocol: Protocol, metadata: Metadata) -> None:
         raise UnsupportedTable(
             f"the outbox needs Delta reader {protocol.reader} and writer {protocol.writer}", "upgrade pyspark-trigger"
         )
-    if list(metadata.schema.arrow)[: len(ENGINE_FIELDS)] != list(ENGINE_FIELDS):
+    try:
+        fields = list(metadata.schema.arrow)
+    except (ValueError, UnsupportedType) as error:
+        raise UnsupportedTable(f"the outbox's schema can't be read: {error}", "upgrade pyspark-trigger") from error
+    if fields[: len(ENGINE_FIELDS)] != list(ENGINE_FIELDS):
         raise UnsupportedTable(
             "the table does not begin with _offset BIGINT NOT NULL, _produced_at TIMESTAMP NOT NULL", "it is not a topic's outbox"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +19,8 @@ from trigger_outbox.storage import Entry, KeyExists
 
 TIMEOUT_S_DEFAULT = 10
 RETRIES_DEFAULT = 3
+WHOLE_BYTES_MAX = 4 * 1024 * 1024
+"""Up to this size a file is read in one request."""
 RETRY_TIMEOUT_S_DEFAULT = 15
 _CLIENT_KEYS = {"allow_http", "timeout", "connect_timeout", "allow_invalid_certificates", "proxy_url", "user_agent"}
 _RETRY_KEYS = {"max_retries", "retry_timeout"}
@@ -58,7 +62,7 @@ class ObjectStore:
 
     def put(self, key: str, data: bytes | memoryview | pa.Buffer) -> None:
         with mapped(f"write {self.url}/{key}"):
-            obstore.put(self._client, self._key(key), memoryview(data))
+            obstore.put(self._client, self._key(key), memoryview(data).cast("B"))  # Arrow's own view is of signed bytes: refused
 
     def create(self, key: str, data: bytes) -> None:
         with mapped(f"create {self.url}/{key}"):
@@ -95,9 +99,45 @@ class ObjectStore:
     def open(self, key: str) -> pa.NativeFile:
         with mapped(f"open {self.url}/{key}"):
             try:
-                return pa.PythonFile(obstore.open_reader(self._client, self._key(key)), mode="r")
-            except NotFoundError as error:
+                found = obstore.get(self._client, self._key(key))
+                if found.meta["size"] <= WHOLE_BYTES_MAX:
+                    return pa.BufferReader(bytes(found.bytes()))
+            except (FileNotFoundError, NotFoundError) as error:
                 raise FileNotFoundError(key) from error
+        return pa.PythonFile(RangedFile(self._client, self._key(key), int(found.meta["size"])), mode="r")
+
+
+class RangedFile(io.RawIOBase):
+    """An object as a seekable file: each read is one ranged GET, which Parquet's reader has joined to large ones before."""
+
+    def __init__(self, client: Any, key: str, size: int) -> None:
+        super().__init__()
+        self._client, self._key, self._size, self._at = client, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        if end <= self._at:
+            return b""
+        with mapped(f"read {self._key}"):
+            try:
+                data = bytes(obstore.get_range(self._client, self._key, start=self._at, end=end))
+            except (FileNotFoundError, NotFoundError) as error:
+                raise FileNotFoundError(self._key) from error
+        self._at = end
+        return data
 
 
 @contextmanager
