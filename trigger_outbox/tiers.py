@@ -19,7 +19,11 @@ LEVEL_TOP = 9
 
 def plan_merge(files: Sequence[DataFile], *, files_min: int = TIER_FILES) -> list[DataFile]:
     """Neighbouring files, by start, that should become one; empty when there is nothing to do."""
-    for level in range(LEVEL_TOP):
+    if len(files) < files_min:
+        return []
+    for level in sorted({file.level for file in files}):  # asked after every append: only the levels there are
+        if level >= LEVEL_TOP:
+            break
         for run in _runs(files, level):
             full = sum(file.level == level for file in run)
             if full < files_min and len(run) < max(files_min, RUN_FILES_MAX):

@@ -26,8 +26,12 @@ def batch(**given: str) -> SourceOptions:
     return SourceOptions.from_spark({**PLACE, **given}, streaming=False)
 
 
-def sink(streaming: bool = False, **given: str) -> SinkOptions:
-    return SinkOptions.from_spark({**PLACE, **given}, streaming=streaming)
+def sink(**given: str) -> SinkOptions:
+    return SinkOptions.from_spark({**PLACE, **given}, streaming=False)
+
+
+def stream_sink(**given: str) -> SinkOptions:
+    return SinkOptions.from_spark({**PLACE, **given}, streaming=True)
 
 
 def test_defaults_of_the_source() -> None:
@@ -233,7 +237,7 @@ def test_txn_is_a_pair() -> None:
     with pytest.raises(InvalidOption, match=r"begins with 'trigger\.'"):
         sink(txnAppId="trigger.offset", txnVersion="7")
     with pytest.raises(InvalidOption, match="batch jobs only"):
-        sink(streaming=True, txnAppId="job", txnVersion="7")
+        stream_sink(txnAppId="job", txnVersion="7")
 
 
 @pytest.mark.parametrize("name", ["consumer", "predicate", "tenant", "partitions", "erased"])
@@ -257,7 +261,7 @@ def test_values_that_are_not_there_yet(name: str, value: str) -> None:
 
 
 def test_what_spark_itself_passes_to_a_streaming_sink() -> None:
-    assert sink(streaming=True, checkpointlocation="/checkpoint", queryname="q").path == "/data"
+    assert stream_sink(checkpointlocation="/checkpoint", queryname="q").path == "/data"
     with pytest.raises(InvalidOption, match="checkpointLocation"):
         sink(checkpointlocation="/checkpoint")
 

@@ -90,7 +90,7 @@ def grow(appends: int, size: int) -> tuple[int, int, int]:
 
 def test_the_number_of_files_does_not_grow_with_the_topic() -> None:
     small, _, _ = grow(1_000, 1_000)
-    large, written, held = grow(20_000, 1_000)
+    large, written, held = grow(8_000, 1_000)
     assert small <= 2 * TIER_FILES + 1
     assert large <= 3 * TIER_FILES + 1, "a level more, 64 files more"
     assert written <= 4 * held, "a row is written once per level"
