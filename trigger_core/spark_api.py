@@ -56,7 +56,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects record batches of `schema` to be, to the letter. `UnsupportedType` names a column that has no such form."""
+    """What Spark expects record batches of `schema` to be, to the letter. `UnsupportedType` names a column without one."""
     for field in schema:
         _refuse_unstorable(field.dataType, field.name)
     return to_arrow_schema(schema, timezone="UTC")
@@ -74,7 +74,9 @@ def _refuse_unstorable(kind: DataType, column: str) -> None:
         _refuse_unstorable(kind.valueType, f"{column}.value")
     elif type(kind).__name__ in _UNSTORABLE:
         raise UnsupportedType(
-            f"column {column!r} is {kind.simpleString()}, which a topic can't hold", "cast it first (to string, bigint, decimal…)", column=column
+            f"column {column!r} is {kind.simpleString()}, which a topic can't hold",
+            "cast it first (to string, bigint, decimal…)",
+            column=column,
         )
 
 

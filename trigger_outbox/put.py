@@ -20,7 +20,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from trigger_core.errors import CommitStateUnknown, OutboxDamaged, StoreUnavailable, TopicRecreated
+from trigger_core.errors import CommitStateUnknown, OutboxDamaged, StoreUnavailable, TopicNotFound, TopicRecreated
 from trigger_outbox.commit import Record, key_of, parse_commit
 from trigger_outbox.state import LogState
 from trigger_outbox.storage import KeyExists, Store
@@ -75,7 +75,7 @@ def put_commit(outbox: Store, version: int, body: bytes, operation: str) -> Won 
 
 def stands(outbox: Store, state: LogState, operation: str) -> bool:
     """Whether the commit that `state` ends with is still in the log, asked after `operation` was put on top of it. Raises
-    `TopicRecreated`, and takes that commit back, if it went into the log of another table."""
+    `TopicRecreated` or `TopicNotFound`, and takes that commit back, if it went into the log of another table, or of none."""
     below = _get(outbox, state.version)
     if below is not None and state.record is not None and operation_of(state.version, below) == state.record.operation:
         return True
@@ -87,6 +87,9 @@ def stands(outbox: Store, state: LogState, operation: str) -> bool:
             f"the topic is now table {table}, it was {state.table_id}",
             "it was dropped and created anew: start with a new checkpoint",
         )
+    if below is None and all(entry.key == key_of(state.version + 1) for entry in outbox.list("_delta_log")):
+        withdraw(outbox, state.version + 1, operation)
+        raise TopicNotFound("the topic was dropped before this commit landed: nothing was written", "create it anew")
     return False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta

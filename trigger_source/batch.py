@@ -16,7 +16,7 @@ from trigger_core.options import SourceOptions
 from trigger_core.spark_api import arrow_schema
 from trigger_outbox import Outbox
 from trigger_outbox.schema import OFFSET, PRODUCED_AT
-from trigger_source.partition import plan_partitions
+from trigger_source.partition import NoRows, plan_partitions
 from trigger_source.start import range_of
 
 
@@ -33,7 +33,7 @@ class TriggerBatchReader(DataSourceReader):
         if self._times_us != (0, OFFSET_MAX):
             first, last = (outbox.offset_at(moment) if moment != OFFSET_MAX else outbox.state.end for moment in self._times_us)
             wanted = wanted.intersect(OffsetRange(min(first, last), max(first, last)))
-        return plan_partitions(wanted, outbox.state, self.options)
+        return plan_partitions(wanted, outbox.state, self.options) or [NoRows()]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         return partition.read(self.options, self.schema)

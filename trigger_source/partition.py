@@ -54,6 +54,16 @@ class ColdPartition(InputPartition):
             yield aligned(batch, schema)
 
 
+@dataclass
+class NoRows(InputPartition):
+    """For a batch read of nothing: Spark runs one task in any case, with a partition of its own making if it is given none."""
+
+    value: None = None
+
+    def read(self, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
 def plan_partitions(
     wanted: OffsetRange, state: LogState, options: SourceOptions, tail: Tail | None = None
 ) -> list[InputPartition]:

@@ -26,7 +26,7 @@ from offsets import (
     range_between,
 )
 from offsets.admission import TRIGGER_DELAY_MS_DEFAULT
-from trigger_core.errors import DataLoss
+from trigger_core.errors import DataLoss, InvalidOffset
 from trigger_core.options import SourceOptions
 from trigger_core.spark_api import SupportsTriggerAvailableNow, arrow_schema, ignores_limits, read_limit
 from trigger_outbox import Outbox
@@ -78,6 +78,8 @@ class TriggerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if position.init == "latest":
             return self._remember(offset.pin(self.options.topic))
         head = self._head(position.next)
+        if head < position.next:
+            self._require_reached(position.next)
         if self._cap is not None:
             head = available_now(position.next, self._cap, head)
         limits = UNLIMITED if ignores_limits(limit) else self._limits()
@@ -140,6 +142,17 @@ class TriggerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _table_id(self) -> str:
         return self.tail.outbox.state.table_id
+
+    def _require_reached(self, position: int) -> None:
+        """A position past the head would pass over, in silence, the rows that come until the head is there."""
+        head = self.tail.refresh()
+        if head < position:
+            raise InvalidOffset(
+                f"the checkpoint is at {position}, topic {self.options.topic!r} ends at {head}",
+                "the topic lost rows or the checkpoint is of another topic; check both, or start with a new checkpointLocation",
+                start=position,
+                end=head,
+            )
 
     def _require_held(self, wanted: OffsetRange) -> None:
         state = self.tail.outbox.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -13,7 +14,8 @@ DEADLINE_S = 60.0
 
 
 def numbered(start: int, count: int) -> pa.Table:
-    return pa.table({"n": pa.array(range(start, start + count), pa.int64()), "text": [f"row {n}" for n in range(start, start + count)]})
+    numbers = range(start, start + count)
+    return pa.table({"n": pa.array(numbers, pa.int64()), "text": pa.array([f"row {n}" for n in numbers], pa.string())})
 
 
 def publish_numbered(path: str, topic: str, batches: int, rows: int = 3, *, broker: str = "local:") -> int:
@@ -41,7 +43,7 @@ def offsets_of(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Polls with a deadline, yielding the processor between looks."""
-    give_up_s = time.monotonic() + DEADLINE_S
+    give_up_s, pause = time.monotonic() + DEADLINE_S, threading.Event()
     while not condition():
         assert time.monotonic() < give_up_s, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.01)  # the one place that waits: for a condition, with a deadline
+        pause.wait(0.01)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from trigger_outbox.commit import Commit, DataFile, Record, append_commit, compact_commit, create_commit, parse_commit, trim_commit
+from trigger_outbox.commit import (
+    Commit,
+    DataFile,
+    Record,
+    append_commit,
+    compact_commit,
+    create_commit,
+    parse_commit,
+    trim_commit,
+)
 from trigger_outbox.lifecycle import CONFIGURATION
 from trigger_outbox.schema import TopicSchema, topic_schema
 from trigger_outbox.state import LogState, first_state
@@ -16,7 +25,9 @@ NOW_US = NOW_MS * 1000 + 456
 SCHEMA: TopicSchema = topic_schema(pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())]))
 
 
-def data_file(start: int, end: int, *, name: str | None = None, level: int = 0, size: int = 1402, time_us: int = NOW_US) -> DataFile:
+def data_file(
+    start: int, end: int, *, name: str | None = None, level: int = 0, size: int = 1402, time_us: int = NOW_US
+) -> DataFile:
     path = f"d{level}/0/{name or f'{start}-{end}'}.parquet"
     return DataFile(path, size, end - start, start, end, time_us, time_us, NOW_MS)
 

@@ -75,10 +75,10 @@ def test_files_that_are_written_once_more_keep_their_names(monkeypatch: pytest.M
 
 
 def test_a_float_column_with_nan_has_no_statistics() -> None:
-    schema = topic_schema(pa.schema([("whole", pa.float64()), ("holed", pa.float64()), ("deep", pa.struct([("x", pa.float32())]))]))
-    rows = pa.table(
-        {"whole": [1.0, 2.0], "holed": [1.0, math.nan], "deep": [{"x": math.nan}, None]}, schema=schema.user
+    schema = topic_schema(
+        pa.schema([("whole", pa.float64()), ("holed", pa.float64()), ("deep", pa.struct([("x", pa.float32())]))])
     )
+    rows = pa.table({"whole": [1.0, 2.0], "holed": [1.0, math.nan], "deep": [{"x": math.nan}, None]}, schema=schema.user)
     group = pq.ParquetFile(pa.BufferReader(encode_file(rows, 0, NOW_US, schema))).metadata.row_group(0)
     kept = {group.column(index).path_in_schema: group.column(index).is_stats_set for index in range(group.num_columns)}
     assert kept == {"_offset": True, "_produced_at": True, "whole": True, "holed": False, "deep.x": False}
@@ -95,7 +95,11 @@ def test_a_new_file_has_a_name_that_every_engine_reads() -> None:
 
 
 @DETERMINISTIC
-@given(st.lists(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.one_of(st.none(), st.text(max_size=9))), max_size=9), max_size=4))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.one_of(st.none(), st.text(max_size=9))), max_size=9), max_size=4
+    )
+)
 def test_a_payload_gives_the_rows_that_the_files_have(chunks: list[list[tuple[int, str | None]]]) -> None:
     made = [
         pa.table({"id": [row[0] for row in chunk], "name": [row[1] for row in chunk]}, schema=SCHEMA.user) for chunk in chunks

@@ -1,4 +1,4 @@
-"""Every kind of commit file, byte for byte: what is on users' disks must stay readable, and what we write must stay what engines read.
+"""Every kind of commit file, byte for byte: what is on disks must stay readable, what we write must stay what engines read.
 
 `UPDATE_GOLDEN=1 pytest …` writes the files anew; a change of one is a change of the format and belongs into the changelog.
 """

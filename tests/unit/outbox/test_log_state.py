@@ -233,9 +233,21 @@ DAMAGED = {
     "has no files": without(NEXT, '{"add"'),
     "has a file too many": NEXT + next(line for line in NEXT.split(b"\n") if line.startswith(b'{"add"')),
     "has a file without statistics": edited(NEXT, no_statistics),
-    "has a file of other offsets": edited(NEXT, setting("add", "stats", value=json.dumps({
-        "numRecords": 4, "minValues": {"_offset": 1}, "maxValues": {"_offset": 4}, "nullCount": {},
-    }))),
+    "has a file of other offsets": edited(
+        NEXT,
+        setting(
+            "add",
+            "stats",
+            value=json.dumps(
+                {
+                    "numRecords": 4,
+                    "minValues": {"_offset": 1},
+                    "maxValues": {"_offset": 4},
+                    "nullCount": {},
+                }
+            ),
+        ),
+    ),
     "goes back in time": append(5, 4, time_us=NOW_US - 1),
     "is foreign": edited(NEXT, lambda action: action.get("commitInfo", {}).pop("trigger", None)),
     "removes a file while it appends": NEXT + next(line for line in trim(0, OLD).split(b"\n") if line.startswith(b'{"remove"')),
@@ -259,7 +271,9 @@ UNSUPPORTED = {
     "checkpoint metadata": NEXT + b'{"checkpointMetadata":{"version":1}}\n',
     "partition columns": NEXT + edited(METADATA, setting("metaData", "partitionColumns", value=["id"])),
     "deletion vectors": with_features(writerFeatures=["triggerOutbox", "deletionVectors"]),
-    "unknown reader feature": with_features(minReaderVersion=3, readerFeatures=["columnMapping"], writerFeatures=["triggerOutbox"]),
+    "unknown reader feature": with_features(
+        minReaderVersion=3, readerFeatures=["columnMapping"], writerFeatures=["triggerOutbox"]
+    ),
     "newer writer": with_features(minWriterVersion=8),
     "newer reader": with_features(minReaderVersion=4),
     "change data feed": with_configuration("delta.enableChangeDataFeed", "true"),
@@ -268,7 +282,9 @@ UNSUPPORTED = {
     "column mapping": with_configuration("delta.columnMapping.mode", "name"),
     "a constraint": with_configuration("delta.constraints.positive", "id > 0"),
     "txn expiry": with_configuration("delta.setTransactionRetentionDuration", "interval 7 days"),
-    "a generated column": with_schema(SCHEMA.delta_json.replace('"metadata":{}', '"metadata":{"delta.generationExpression":"1"}')),
+    "a generated column": with_schema(
+        SCHEMA.delta_json.replace('"metadata":{}', '"metadata":{"delta.generationExpression":"1"}')
+    ),
     "an identity column": with_schema(SCHEMA.delta_json.replace('"metadata":{}', '"metadata":{"delta.identity.start":1}')),
     "other engine columns": with_schema(SCHEMA.delta_json.replace('"_offset"', '"offset"')),
     "an unreadable schema": with_schema("{}"),

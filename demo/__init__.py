@@ -1,0 +1,1 @@
+"""`make demo`: the product in half a minute, in a terminal."""
