@@ -78,7 +78,7 @@ def _runs(table: pa.Table) -> Iterable[Run]:
             continue
         if current is not None:
             yield Run(*current[:4])
-        assert row == 0 or current is None, f"offset {offset} is row {row} of {writer}'s batch {batch}, without the ones before it"
+        assert row == 0 or current is None, f"offset {offset} is row {row} of {writer}'s batch {batch} without those before it"
         current = [writer, batch, offset, offset + 1, row + 1]
     if current is not None:
         yield Run(*current[:4])

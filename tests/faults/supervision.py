@@ -18,8 +18,9 @@ def kill_and_restart(crew: Crew, jobs: list[Job], chance: random.Random, kills: 
     """Runs `jobs` side by side. Each is killed `kills` times at most, and then left to finish."""
     seeds = [chance.getrandbits(32) for _ in jobs]
     with ThreadPoolExecutor(len(jobs)) as pool:
-        for done in [pool.submit(_supervise, crew, job, random.Random(seed), kills) for job, seed in zip(jobs, seeds, strict=True)]:
-            done.result()
+        running = [pool.submit(_supervise, crew, job, random.Random(seed), kills) for job, seed in zip(jobs, seeds, strict=True)]
+        for each in running:
+            each.result()
 
 
 def _supervise(crew: Crew, job: Job, chance: random.Random, kills: int) -> None:

@@ -65,13 +65,14 @@ def test_A6_a_kill_at_any_system_call_leaves_all_or_nothing(tmp_path: Path, crew
 
 
 @pytest.mark.parametrize("chance", [91, 92], indirect=True)
-def test_A9_four_writers_killed_at_random_write_each_batch_once(place: Place, tmp_path: Path, crew: Crew, chance: random.Random) -> None:
+def test_A9_four_writers_killed_at_random_write_each_batch_once(
+    place: Place, tmp_path: Path, crew: Crew, chance: random.Random
+) -> None:
     local = not place.storage_options
     batches = 25 if local else 5
     outbox = Outbox.create(place.path, "t", SCHEMA, place.storage_options)
-    jobs = [
-        Job("write", place.path, "t", place.storage_options, f"w{n}", str(tmp_path / f"w{n}.jsonl"), batches, ROWS) for n in range(4)
-    ]
+    writer = Job("write", place.path, storage=place.storage_options, batches=batches, rows=ROWS)
+    jobs = [replace(writer, name=f"w{n}", record=str(tmp_path / f"w{n}.jsonl")) for n in range(4)]
     kill_and_restart(crew, jobs, chance, kills=4 if local else 2)
     events = read_events(tmp_path.glob("*.jsonl"))
     check_history(read_log(outbox), events, batches={job.name: batches for job in jobs}, rows=ROWS)

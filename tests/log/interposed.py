@@ -5,7 +5,7 @@ Storage is a boundary of the product, so it may fail here in ways that a real st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -28,22 +28,11 @@ class Interposed:
     on_put: Call | None = None
     on_get: Callable[[str], bytes | None] | None = None
     created: list[str] = field(default_factory=list)
+    url: str = field(init=False)
+    options: Mapping[str, str] = field(init=False)
 
-    @property
-    def url(self) -> str:
-        return self.real.url
-
-    @url.setter
-    def url(self, value: str) -> None:
-        raise NotImplementedError
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        return self.real.options
-
-    @options.setter
-    def options(self, value: Mapping[str, str]) -> None:
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        self.url, self.options = self.real.url, self.real.options
 
     @property
     def is_local(self) -> bool:
@@ -77,7 +66,7 @@ class Interposed:
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         return self.real.list(prefix, after)
 
-    def folders(self) -> list[str]:  # type: ignore[valid-type]  # `list` is the method above, here as in Store
+    def folders(self) -> Sequence[str]:
         return self.real.folders()
 
     def delete(self, keys: Iterable[str]) -> int:
