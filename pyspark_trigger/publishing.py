@@ -7,7 +7,7 @@ from typing import Any
 
 from offsets import OffsetRange
 from pyspark_trigger.rows import to_table
-from trigger_core.errors import TopicNotFound, TopicRecreated
+from trigger_core.errors import SchemaMismatch, TopicNotFound, TopicRecreated
 from trigger_core.options import SinkOptions
 from trigger_outbox import Appended, Batch, Rows
 from trigger_sink.producer import Target, forget_producer, shared_producer
@@ -52,8 +52,9 @@ def append(target: Target, batch: Batch) -> Appended:
     """Through the process's producer for this target."""
     try:
         return shared_producer(target).append(batch)
-    except (TopicNotFound, TopicRecreated):
-        # The kept producer knew an earlier topic of this name, which was dropped; a call of its own means the one there is now.
+    except (TopicNotFound, TopicRecreated, SchemaMismatch):
+        # The kept producer may know an earlier topic of this name, which was dropped; a call of its own means the one there is
+        # now, or a new one.
         forget_producer(target)
         return shared_producer(target).append(batch)
 

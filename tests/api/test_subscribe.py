@@ -16,7 +16,7 @@ from pyspark_trigger.subscribing import Subscriber
 from tests.api.conftest import sockets_in
 from tests.api.rows import numbered, offsets_of, publish_numbered, table_of, wait_until
 from tests.api.worker import DEADLINE_S, Worker
-from trigger_core.errors import DataLoss, TopicNotFound, TopicRecreated
+from trigger_core.errors import DataLoss
 from trigger_outbox import Outbox
 from trigger_source.tail import Tail
 
@@ -427,13 +427,3 @@ def test_a_naive_time_is_local(path: str) -> None:
     publish_numbered(path, "t", 1)
     with trigger.subscribe(path, "t", start=datetime(2000, 1, 1), timeout=0) as feed:  # noqa: DTZ001
         assert feed.position == 0
-
-
-def test_the_topic_is_dropped_under_a_subscriber(path: str) -> None:
-    publish_numbered(path, "t", 1)
-    with trigger.subscribe(path, "t", start="earliest") as feed:
-        assert offsets_of([next(feed)]) == [0, 1, 2]
-        trigger.Topic(path, "t").drop()
-        trigger.publish(path, "t", numbered(0, 1))
-        with pytest.raises((TopicNotFound, TopicRecreated)):
-            next(feed)

@@ -50,7 +50,7 @@ def whole(outbox: Outbox) -> OffsetRange:
 
 def ids(outbox: Outbox, wanted: OffsetRange | None = None) -> list[int]:
     outbox.refresh()
-    return [value for rows in outbox.read(wanted or whole(outbox)) for value in rows.column("id").to_pylist()]
+    return [value for rows in outbox.read(whole(outbox) if wanted is None else wanted) for value in rows.column("id").to_pylist()]
 
 
 def root(place: Place) -> Store:

