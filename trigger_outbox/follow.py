@@ -42,6 +42,8 @@ FENCE_S = 60.0
 REOPEN_AFTER_S = FENCE_S / 2
 OPEN_TRIES = 8
 OPEN_BACKOFF_S = 0.05
+OPEN_WAIT_S_MAX = 30.0
+"""No new try after that: a silent store costs its whole timeout each time."""
 FOLD_AT_ONCE_MAX = 10_000
 """Commits folded in one refresh; further behind than that, a snapshot is cheaper."""
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -156,8 +158,11 @@ class Follower:
 def open_snapshot(outbox: Store, topic: str) -> tuple[LogState, Any]:
     """A checked `LogState` at the head, and the snapshot it came from."""
     problem: Exception | None = None
+    deadline_s = time.monotonic() + OPEN_WAIT_S_MAX
     for attempt in range(OPEN_TRIES):
         if attempt:
+            if time.monotonic() > deadline_s:
+                break
             time.sleep(OPEN_BACKOFF_S * attempt)
         try:
             table = DeltaTable(outbox.url, storage_options=dict(outbox.options) or None)

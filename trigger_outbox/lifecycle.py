@@ -19,7 +19,7 @@ from trigger_core.names import check_name
 from trigger_outbox.commit import Record, create_commit, drop_commit, release_commit
 from trigger_outbox.follow import Follower, open_snapshot
 from trigger_outbox.lock import LOCK_FILE
-from trigger_outbox.put import Lost, put_commit
+from trigger_outbox.put import Lost, put_commit, stands
 from trigger_outbox.schema import topic_schema
 from trigger_outbox.staging import STAGING
 from trigger_outbox.storage import KeyExists, Store
@@ -124,9 +124,12 @@ def release(follower: Follower) -> None:
             return
         record = record or Record(state.table_id, uuid.uuid4().hex, "release")
         body = release_commit(record, state.metadata.schema, read_version=state.version, now_ms=time.time_ns() // 1_000_000)
-        if not isinstance(put_commit(follower.store, state.version + 1, body, record.operation), Lost):
+        if isinstance(put_commit(follower.store, state.version + 1, body, record.operation), Lost):
+            continue
+        if stands(follower.store, state, record.operation):
             follower.refresh()
             return
+        follower.reopen()
     raise CommitContended(f"lost {TRIES_MAX} races for the release of {follower.store.url}", "try again with fewer writers")
 
 

@@ -27,6 +27,8 @@ from trigger_outbox.storage import KeyExists, Store
 
 PUT_TRIES_MAX = 5
 PUT_BACKOFF_S = 0.05
+PUT_WAIT_S_MAX = 30.0
+"""No new try after that: a silent store costs its whole timeout each time."""
 _RUN_AGAIN = (
     "run the batch again with the same txnAppId and txnVersion (a streaming query does so by itself): it is then written once"
 )
@@ -46,8 +48,11 @@ class Lost:
 def put_commit(outbox: Store, version: int, body: bytes, operation: str) -> Won | Lost:
     """Puts `body` at `version` if that is free. Raises `CommitStateUnknown` if the store never says who has it."""
     problem: Exception | None = None
+    deadline_s = time.monotonic() + PUT_WAIT_S_MAX
     for attempt in range(PUT_TRIES_MAX):
         if attempt:
+            if time.monotonic() > deadline_s:
+                break
             _back_off(attempt)
         try:
             outbox.create(key_of(version), body)

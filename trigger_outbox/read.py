@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from offsets import CompletenessProof, OffsetRange, split
-from trigger_core.errors import DataLoss, InvalidOffset, OutboxDamaged
+from trigger_core.errors import DataLoss, InvalidOffset, OutboxDamaged, StoreUnavailable
 from trigger_outbox.commit import DataFile
 from trigger_outbox.follow import Follower
 from trigger_outbox.schema import OFFSET, PRODUCED_AT, project
@@ -142,8 +142,13 @@ def opened(store: Store, file: DataFile) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(source, pre_buffer=not store.is_local) as parquet:
             yield parquet
-    except pa.ArrowInvalid as error:
-        raise OutboxDamaged(f"data file {file.path} can't be read: {error}", "restore it from a backup") from error
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's; Arrow says OSError of bad bytes too
+            raise StoreUnavailable(f"could not read {file.path}: {error}", "check the disk and try again") from error
+        text = str(error).partition("\n")[0]
+        raise OutboxDamaged(f"data file {file.path} can't be read: {text}", "restore it from a backup") from error
     finally:
         source.close()
 

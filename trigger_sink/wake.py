@@ -29,12 +29,13 @@ class WakeCounts:
 
 
 class Waker:
-    """Sends wakeups to one broker. Connects at first use, in the process that uses it."""
+    """Sends wakeups to one broker, which it reaches for at the first wakeup, in the process that sends it."""
 
     def __init__(self, url: str, options: Mapping[str, str], timeout_ms: int) -> None:
         self.counts = WakeCounts()
         self._url, self._options, self._timeout_ms = url, dict(options), timeout_ms
-        self._broker: Broker | None = None
+        # No I/O: a URL that can't be meant, or a client library that is missing, is refused here, before anything is written.
+        self._broker: Broker | None = connect(url, self._options)
         self._ensured: set[str] = set()
         self._closed_until_s = 0.0
         self._lock = threading.Lock()

@@ -16,6 +16,7 @@ from trigger_core.options import SourceOptions
 from trigger_core.spark_api import arrow_schema
 from trigger_outbox import Outbox
 from trigger_outbox.schema import OFFSET, PRODUCED_AT
+from trigger_source.declared import check_declared
 from trigger_source.partition import NoRows, plan_partitions
 from trigger_source.start import range_of
 
@@ -29,6 +30,7 @@ class TriggerBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         outbox = Outbox.open(self.options.path, self.options.topic, self.options.storage)
+        check_declared(self.schema, outbox.state.metadata.schema.arrow)
         wanted = range_of(self.options, outbox).intersect(self._offsets)
         if self._times_us != (0, OFFSET_MAX):
             first, last = (outbox.offset_at(moment) if moment != OFFSET_MAX else outbox.state.end for moment in self._times_us)

@@ -30,6 +30,7 @@ from trigger_core.errors import DataLoss, InvalidOffset
 from trigger_core.options import SourceOptions
 from trigger_core.spark_api import SupportsTriggerAvailableNow, arrow_schema, ignores_limits, read_limit
 from trigger_outbox import Outbox
+from trigger_source.declared import check_declared
 from trigger_source.partition import plan_partitions
 from trigger_source.start import start_of
 from trigger_source.tail import Tail
@@ -53,6 +54,7 @@ class TriggerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._tail is None:
             options = self.options
             outbox = Outbox.open(options.path, options.topic, options.storage)
+            check_declared(self.schema, outbox.state.metadata.schema.arrow)
             self._tail = Tail(
                 outbox,
                 options.broker,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import subprocess
@@ -79,12 +78,16 @@ class Worker:
         status = Path(f"/proc/{self.pid}/stat")
         await_true(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", f"{self} to stop")
 
+    @property
+    def ended_well(self) -> bool:
+        return self._process.poll() == 0
+
     def stop(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        self.wait_stopped()
+        """SIGSTOP; harmless if it has ended."""
+        self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, also of a stopped process; harmless if it has ended."""

@@ -77,11 +77,12 @@ class Interposed:
 
 
 def interposed(outbox: Outbox) -> tuple[Appender, Interposed]:
-    """Another writer of the same topic, whose log is behind an `Interposed` store."""
+    """Another writer of the same topic, whose log is behind an `Interposed` store. As if on another host: the writers' lock is
+    not shared, so that a test may let others write in the middle of its put."""
     store = Interposed(outbox.follower.store)
     follower = Follower(store, outbox.topic, table_id=outbox.state.table_id)
     follower.reopen()
-    return Appender(outbox.home, follower), store
+    return Appender(outbox.home.child("another-host"), follower), store
 
 
 def reply_lost() -> StoreUnavailable:

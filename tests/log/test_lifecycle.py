@@ -14,7 +14,7 @@ from tests.conftest import Place
 from tests.log.interposed import Interposed, interposed, reply_lost
 from tests.log.orders import SCHEMA, TOPIC, append, assert_sound, batch, created, filled, ids, listing, reopened, root, table
 from trigger_core.errors import OutboxDamaged, SchemaConflict, StoreUnavailable, TopicNotFound, TopicRecreated
-from trigger_outbox import Outbox, lifecycle, put, topic_names
+from trigger_outbox import Outbox, follow, lifecycle, put, topic_names
 from trigger_outbox.commit import key_of
 from trigger_outbox.follow import Follower
 from trigger_outbox.outbox import drop_topic
@@ -137,11 +137,12 @@ def test_A21_a_late_writer_is_refused_and_leaves_no_trace(place: Place, commits:
     assert_sound(reopened(place), rows=commits + 1)
 
 
-def test_A21_a_late_writer_of_a_topic_that_is_gone_is_refused(place: Place) -> None:
+@pytest.mark.parametrize("doing", ["append", "trim", "release"])
+def test_A21_a_late_writer_of_a_topic_that_is_gone_is_refused(place: Place, doing: str) -> None:
     late = filled(place, 3)
     drop(place)
     with pytest.raises(TopicNotFound):
-        append(late, 9)
+        {"append": lambda: append(late, 9), "trim": lambda: late.trim(2), "release": late.release}[doing]()
     assert not [key for key in listing(place) if "_delta_log" in key], "no commit of it may look like the rest of a log"
     assert append(created(place), 0).range == OffsetRange(0, 1)
 
@@ -193,7 +194,8 @@ def test_a_drop_is_seen_by_whoever_follows_it(place: Place) -> None:
 
 
 @pytest.mark.parametrize("removed", [1, 2])
-def test_an_interrupted_drop_is_finished_by_the_next(place: Place, removed: int) -> None:
+def test_an_interrupted_drop_is_finished_by_the_next(place: Place, removed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "OPEN_BACKOFF_S", 0.001)
     outbox = filled(place, 2)
     lifecycle._end(outbox.follower.store, TOPIC)
     outbox.follower.store.delete([key_of(version) for version in range(removed)])

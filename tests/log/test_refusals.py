@@ -60,13 +60,6 @@ BAD: dict[str, tuple[type[TriggerError], str, Action]] = {
         "'id' is uint64",
         with_rows(pa.table({"id": pa.array([2**63], pa.uint64()), "name": ["y"]})),
     ),
-    "a value that would be cut": (
-        SchemaMismatch,
-        "'at' does not fit",
-        lambda place, outbox: created(place, "odd", pa.schema([("at", pa.timestamp("us"))])).append(
-            batch(pa.table({"at": pa.array([1_001], pa.timestamp("ns"))}))
-        ),
-    ),
     "reserved column": (ReservedColumn, "'_offset'.*rename", with_rows(table(1).append_column("_offset", pa.array([1])))),
     "reserved in any case": (ReservedColumn, "'_Tenant'", with_rows(table(1).append_column("_Tenant", pa.array(["x"])))),
     "a type of no Delta": (

@@ -6,7 +6,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,15 @@ class Lab:
 
     def write(self, frame: Any, name: str = "t", mode: str = "append", **options: Any) -> None:
         frame.write.format("trigger").options(**self.source(name, **options)).mode(mode).save()
+
+    @contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """A setting of the session, for a block of code."""
+        self.spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            self.spark.conf.unset(name)
 
     def checkpoint(self, name: str = "checkpoint") -> Path:
         return self.folder / "checkpoints" / name

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from offsets import OFFSET_MAX, OffsetRange
+from offsets import OFFSET_MAX, OffsetRange, StreamOffset
 from pyspark_trigger.source import DefaultSource
-from tests.spark.lab import DEADLINE_S, NEVER_MS, Lab, Seen, consecutive, ids, refused
+from tests.spark.lab import DEADLINE_S, Lab, Seen, consecutive, ids, refused
 from trigger_broker import connect
 from trigger_broker.rendezvous import base_directory, peers, topic_directory
 from trigger_core.wakeup import Wakeup
@@ -23,8 +23,8 @@ from trigger_source.partition import ColdPartition, HotPartition
 
 def test_B13_two_queries_at_once_each_see_all(lab: Lab) -> None:
     lab.publish(0, 10)
-    first, first_seen = lab.watch(lab.stream(startingOffsets="earliest", pollIntervalMs=NEVER_MS), "one")
-    second, second_seen = lab.watch(lab.stream(startingOffsets="5", pollIntervalMs=NEVER_MS), "two")
+    first, first_seen = lab.watch(lab.stream(startingOffsets="earliest"), "one")
+    second, second_seen = lab.watch(lab.stream(startingOffsets="5"), "two")
     first_seen.wait(first, 10)
     second_seen.wait(second, 5)
     for start in range(10, 20):
@@ -223,8 +223,8 @@ def test_progress_shows_how_far_the_query_is_behind(lab: Lab) -> None:
     seen.wait(query, 10)
     progress = [each for each in query.recentProgress if each["numInputRows"]]
     source = progress[0]["sources"][0]
-    assert source["endOffset"]["topics"]["t"]["next"] == 4
-    assert source["latestOffset"]["topics"]["t"]["next"] == 10
+    assert StreamOffset.parse(source["endOffset"]).position("t").next == 4
+    assert StreamOffset.parse(source["latestOffset"]).position("t").next == 10
 
 
 def test_options_that_cannot_be_meant_are_refused_before_the_first_batch(lab: Lab) -> None:
