@@ -18,5 +18,7 @@ def check_declared(declared: pa.Schema, topic: pa.Schema) -> None:
             raise SchemaMismatch(f"column {field.name!r} is not in the topic, which has {known.names}", _CURE, column=field.name)
         if field.type != known.field(field.name).type:
             raise SchemaMismatch(
-                f"column {field.name!r} is declared {field.type}, the topic has {known.field(field.name).type}", _CURE, column=field.name
+                f"column {field.name!r} is declared {field.type}, the topic has {known.field(field.name).type}",
+                _CURE,
+                column=field.name,
             )

@@ -46,13 +46,14 @@ def test_F1_a_schema_conflict_changes_nothing(path: str) -> None:
 )
 def test_F1_missing_is_topic_not_found(path: str, method: str) -> None:
     topic = trigger.Topic(path, "nowhere")
-    with pytest.raises(TopicNotFound, match="'nowhere'"):
+
+    def ask() -> object:
         if method == "subscribe":
-            trigger.subscribe(path, "nowhere")
-        elif method == "trim":
-            topic.trim(0)
-        else:
-            list(getattr(topic, method)() or [])
+            return trigger.subscribe(path, "nowhere")
+        return topic.trim(0) if method == "trim" else list(getattr(topic, method)() or [])
+
+    with pytest.raises(TopicNotFound, match="'nowhere'"):
+        ask()
     assert not os.path.exists(path), "asking made a folder"
 
 

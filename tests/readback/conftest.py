@@ -24,5 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def engine_spark(spark: Any) -> Any:
     """The shared session, told that these tables are small."""
     spark.conf.set("spark.databricks.delta.snapshotPartitions", "1")
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     return spark

@@ -8,7 +8,7 @@ from typing import Any
 from tests.spark.lab import Lab, Seen, consecutive, ids, refused
 
 
-def test_B18_a_start_beyond_the_end_is_refused_with_both_numbers_and_a_second_collect_sees_new_rows(lab: Lab) -> None:
+def test_B18_a_start_beyond_the_end_is_refused_with_both_numbers_and_a_new_plan_sees_new_rows(lab: Lab) -> None:
     lab.publish(0, 10)
     refused(lambda: lab.read(startingOffsets=7, endingOffsets=3).collect(), "InvalidOffset", "7", "3")
     refused(lambda: lab.read(endingOffsets=11).collect(), "InvalidOffset", "11", "10")
@@ -19,7 +19,8 @@ def test_B18_a_start_beyond_the_end_is_refused_with_both_numbers_and_a_second_co
     frame = lab.read()
     assert ids(frame.collect()) == consecutive(0, 10)
     lab.publish(10, 12)
-    assert ids(frame.collect()) == consecutive(0, 12)
+    # Spark keeps the plan of a frame that has run, with its range; every frame that is planned anew sees what is there by now.
+    assert ids(frame.select("*").collect()) == ids(lab.read().collect()) == consecutive(0, 12)
     lab.topic().trim(5)
     assert ids(lab.read().collect()) == consecutive(5, 12)
     refused(lambda: lab.read(startingOffsets=4).collect(), "DataLoss", "4", "earliest is 5", "latest is 12")
