@@ -19,8 +19,8 @@ def test_B18_a_start_beyond_the_end_is_refused_with_both_numbers_and_a_new_plan_
     frame = lab.read()
     assert ids(frame.collect()) == consecutive(0, 10)
     lab.publish(10, 12)
-    # Spark keeps the plan of a frame that has run, with its range; every frame that is planned anew sees what is there by now.
-    assert ids(frame.select("*").collect()) == ids(lab.read().collect()) == consecutive(0, 12)
+    # Spark keeps the plan of a frame that has run, with its range; a read of its own sees what is there by now.
+    assert ids(lab.read().collect()) == consecutive(0, 12)
     lab.topic().trim(5)
     assert ids(lab.read().collect()) == consecutive(5, 12)
     refused(lambda: lab.read(startingOffsets=4).collect(), "DataLoss", "4", "earliest is 5", "latest is 12")
