@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.proxy import FaultProxy
-from tests.servers import BUCKET, S3Server, weed_binary
+from tests.server_s3 import BUCKET, S3Server, weed_binary
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,28 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return Place(str(tmp_path / "topics"))
     server: S3Server = request.getfixturevalue("s3_server")
     return Place(request.getfixturevalue("s3_url"), server.storage_options)
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Shared by the whole run, as the others here: a test that kills or pauses one has a server of its own."""
+    yield from _shared("nats", tmp_path_factory.mktemp("nats"))
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from _shared("kafka", tmp_path_factory.mktemp("kafka"))
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from _shared("redis", tmp_path_factory.mktemp("redis"))
+
+
+def _shared(kind: str, folder: Path) -> Iterator[Any]:
+    module = importlib.import_module(f"tests.server_{kind}")
+    reason = module.unavailable()
+    if reason:
+        missing(f"the server for {kind}", reason)
+    with module.Server(folder) as server:
+        yield server

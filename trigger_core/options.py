@@ -25,7 +25,9 @@ SIZE_BYTES_MAX = 2**50
 DIGITS_MAX = 19
 """A number of more digits is beyond 2^63; Python refuses to read very long ones with an error that names no option."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_PREFIXES = ("broker.", "storage.")
+_DRIVERS = ("nats", "kafka", "redis")
+"""Their client libraries' own options: `nats.*` is short for `broker.nats.*`."""
+_PREFIXES = ("broker.", "storage.", *(f"{driver}." for driver in _DRIVERS))
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?\s?([Zz]|[+-]\d\d:\d\d)?)?", re.ASCII)
@@ -338,7 +340,7 @@ def _read(kind: type[Options], given: Mapping[str, str], mode: str) -> Options:
         seen[lowered] = name
         if lowered.startswith(_PREFIXES):
             prefix, _, rest = lowered.partition(".")
-            values["broker_options" if prefix == "broker" else "storage"][rest] = str(value)
+            values["storage" if prefix == "storage" else "broker_options"][lowered if prefix in _DRIVERS else rest] = str(value)
         elif lowered in known:
             item = known[lowered]
             _refuse_misplaced(item.metadata, mode)

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.history import Log, Run, check_history, digest, rows_of
 from tests.faults.processes import Crew
 from tests.faults.random_history import ROWS, Size, run_history
-from tests.servers import S3Server
+from tests.server_s3 import S3Server
 from trigger_outbox.encode import stamp
 from trigger_outbox.schema import topic_schema
 

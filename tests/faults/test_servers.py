@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from obstore.exceptions import AlreadyExistsError, BaseError
 
 from tests.proxy import FaultProxy
-from tests.servers import S3Server
+from tests.server_s3 import S3Server
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.faults.history import SCHEMA, check_history, check_once, read_events,
 from tests.faults.processes import Crew
 from tests.faults.worker import Job
 from tests.proxy import FaultProxy
-from tests.servers import S3Server
+from tests.server_s3 import S3Server
 from trigger_core.errors import CommitStateUnknown, StoreUnavailable
 from trigger_outbox import Appended, Batch, Outbox, Rows
 from trigger_outbox.commit import key_of

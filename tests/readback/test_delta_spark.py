@@ -112,6 +112,26 @@ def test_deltas_stream_source_sees_each_row_once_across_merges(engine_spark: Any
     assert drain(engine_spark, outbox, tmp_path, ignoreDeletes="true") == [0, 1, 2, 3, 4, 5]
 
 
+def test_C10_delta_spark_reads_streams_and_travels_beside_maintenance(engine_spark: Any, tmp_path: Path) -> None:
+    outbox = filled(Place(str(tmp_path / "topics")), 2)
+    for number in range(3):
+        running = engine_spark.sql(f"SELECT _offset FROM {name(outbox)}").toLocalIterator()
+        held, seen = outbox.state.end, [next(running)[0]]
+        append(outbox, outbox.state.end)
+        append(outbox, outbox.state.end)
+        travelled_to, rows = outbox.state.version, outbox.state.end
+        assert outbox.compact(files_min=2) > 1
+        outbox.vacuum()
+        if number == 1:
+            assert outbox.checkpoint()
+        seen.extend(row[0] for row in running)
+        assert sorted(seen) == list(range(held)), "the version it began with: removed files are kept for the retention"
+        assert offsets(engine_spark, f"SELECT _offset FROM {name(outbox)}") == list(range(rows))
+        before = f"{name(outbox)} VERSION AS OF {travelled_to}"
+        assert engine_spark.sql(f"SELECT count(*), max(_offset) FROM {before}").first()[:] == (rows, rows - 1)
+        assert drain(engine_spark, outbox, tmp_path) == list(range(rows))
+    assert_sound(outbox, rows=8)
+
 
 # ── C14: the guard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
